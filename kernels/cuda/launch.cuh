@@ -56,17 +56,17 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
                           const struct kern_exec *x, A... args)
 {
     struct cuda_stream *stream = (struct cuda_stream *)x->stream;
-    cudaLaunchAttribute early = {};
+    cudaLaunchAttribute attributes[LAUNCH_ATTRIBUTES] = {};
     cudaLaunchConfig_t how = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    how.attrs = attributes;
+    how.numAttrs = launch_attributes(attributes, stream);
     how.gridDim = grid;
     how.blockDim = dim3(n_thread);
     how.dynamicSmemBytes = shared;
     how.stream = stream->cuda;
-    how.attrs = &early;
-    how.numAttrs = stream->overlaps && !stream->packed ? 1 : 0;
     stream->packed = false;
+    /* the runtime keeps the attribute for the kernel: once would suffice, and it costs less than
+     * to know whether it was set */
     if (shared > SHARED_STATIC_MAX)
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)shared);

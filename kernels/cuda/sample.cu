@@ -6,42 +6,139 @@
  * top_n_sigma's mean, whose sums the device computes in integers or in another fixed order; a token within 1e-8 of
  * the mass at the edge may be kept on one and cut on the other. Logprobs: sums of f64 in another fixed order.
  *
- * Shape: a block of 1024 threads a row, so a row's bits cannot depend on others; blocks take rows round
- *   robin, SAMPLE_BLOCKS at most, each with workspace of its own (8 bytes a logit: a copy of the row for
- *   logprobs, counts for penalties). A row of 152 k logits (600 KB) stays in L2 between the passes: greedy
- *   1 pass, temperature 3, top_k (up to 1024) 6, top_p 9; logprobs 4 more, the top of them 5 more.
- * Shared (struct sample_shared), 41 KiB: radix buckets 24, items 8, sums of chunks 4, a staged chunk 4,
- *   the rest 1. softmax_stats: the first and the second of these and some, 33 KiB.
- * Bytes: 4 a logit and pass, the first from memory. Limit: bytes / bandwidth, of L2 for most passes.
+ * Three launches, 64 rows each: a row is cut into parts of 4096 logits, whatever the batch, so its bits cannot depend
+ * on others. What needs the whole row at once is left to its last block, over what the parts left behind.
+ *     adjust   a block a part   the copy for logprobs; mask, bias, penalties; the part's largest logit
+ *     weigh    a block a part   by top_k (up to 1024): the part's best k. Else weights, their sums a chunk, and for the
+ *                               edge of top_p (or a larger top_k) its first level. Logprobs: sum and best of the part
+ *     draw     a block a row    the best k of the parts' or the edge's other two levels and the cut; the draw; the rank
+ * Of 152 k logits that are 38 blocks for one row, more than a card has multiprocessors from 4 rows on. A block loads its
+ * part once, into shared memory. Passes of one block over a row, of L2: greedy, temperature and top_k none (top_k: over
+ * 38 k items), top_p 4, rank 1; with top_n_sigma 3 more, and then also weights and the best k (4) are done there.
+ * A row's workspace (workspace.h): struct sample_state, its copy, the parts' best items; 6.3 bytes a logit.
+ * Shared: parts 49 KiB (radix buckets 24, items 8, the part 16), draw 41 KiB (with sums of chunks 4, a chunk 4).
+ * Bytes: 4 a logit three times, the first from memory; limit: bytes / bandwidth, of L2 for the others.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/select.cuh"
-#include "kernels/cuda/workspace.h"
 #include "kernels/cuda/philox.cuh"
+extern "C" {
+#include "kernels/cuda/workspace.h"
+}
 
 #define CHUNK           1024u /* engine/worker/sample.h: SAMPLE_CHUNK */
-#define CHUNKS_MAX      512u
+#define PART_CHUNKS     (SAMPLE_PART / CHUNK)
+#define CHUNKS_MAX      (SAMPLE_PARTS_MAX * PART_CHUNKS)
 #define SUM_LANES       16u
 #define TEMPERATURE_MIN 0.01f
-#define HEAP_MAX        1024u
 #define SEEN_IN_PROMPT  (1u << 31)
 #define BAD             UINT32_MAX
 #define EMPTY           (UINT32_MAX - 1)
 #define MASS_UNIT       0x1p44 /* weights are at most 1, a vocabulary at most 2^18: below 2^63 */
 
-struct sample_shared {
-    struct select_room room;
+/* What is known of a row between the launches; of a row that is drawn from a list no buckets and no sums of chunks. */
+struct sample_state {
+    struct select_buckets buckets; /* the first level of the first edge */
     double chunk_sums[CHUNKS_MAX];
-    float stage[CHUNK];
-    uint32_t token, n_kept;
-    double total;
+    double sum_exp[SAMPLE_PARTS_MAX]; /* of the copy, exp(x - its largest) */
+    struct select_item best[SAMPLE_PARTS_MAX];
+    float copy_most[SAMPLE_PARTS_MAX]; /* of the copy */
+    uint32_t nan[SAMPLE_PARTS_MAX];
 };
+static_assert(sizeof(struct sample_state) <= SAMPLE_STATE_BYTES, "workspace.h");
 
 struct row_at { /* one row, as all threads of the block see it */
     float *x;
-    uint32_t n;
+    uint32_t n, n_part;
     struct sample_row p;
     const uint32_t *history;
+    struct sample_state *state;
+    float *copy; /* the logits of logprobs */
+    struct select_item
+        *list; /* [n_part][top_k], of a part the best first; values without a number behind them */
+    struct select_item *tops; /* [n_part][n_top] of the copy */
 };
+struct part_at {
+    uint32_t at, n;
+};
+enum sample_way {
+    WAY_NONE,  /* a token that needs no draw, or none */
+    WAY_LIST,  /* of the parts' best */
+    WAY_DENSE, /* weights in place of logits */
+    WAY_SIGMA, /* either, after a cut that needs sums over the row */
+};
+struct row_state {
+    struct select_item best;
+    float copy_most, temperature;
+    uint32_t token; /* WAY_NONE */
+    enum sample_way way;
+};
+
+/* In shared memory, because there are no registers for them. */
+struct row_facts {
+    struct row_at r;
+    struct row_state y;
+};
+struct sample_shared { /* of draw */
+    struct row_facts of;
+    struct select_room room;
+    double chunk_sums[CHUNKS_MAX];
+    float stage[CHUNK];
+    uint32_t token;
+    double total;
+};
+struct part_shared {
+    struct row_facts of;
+    union {
+        struct select_room room;
+        uint32_t counts[SAMPLE_PART]; /* of penalties; the room is not used at that time */
+    };
+    float x[SAMPLE_PART];
+};
+
+struct sample_room { /* rows' workspaces, sample_row_bytes() each */
+    char *first;
+    size_t row_bytes;
+};
+
+static __device__ __forceinline__ struct row_at row_of(const struct sample_args &a, uint32_t row,
+                                                       const struct sample_room &room)
+{
+    const uint32_t n_part = (a.n_vocab + SAMPLE_PART - 1) / SAMPLE_PART;
+    char *own = room.first + row * room.row_bytes;
+    struct row_at r = {};
+    r.x = a.x + row * a.x_stride;
+    r.n = a.n_vocab;
+    r.n_part = n_part;
+    r.p = a.rows[row];
+    r.history = a.histories + (size_t)r.p.history * a.history_stride;
+    r.state = (struct sample_state *)own;
+    r.list = (struct select_item *)(own + SAMPLE_STATE_BYTES);
+    r.tops = r.list + (size_t)n_part * SAMPLE_LIST_MAX;
+    r.copy = (float *)(r.tops + (size_t)n_part * SAMPLE_TOP_MAX);
+    if (r.p.flags & SAMPLE_KNOWN)
+        r.copy = r.x;
+    return r;
+}
+static __device__ __forceinline__ void begin_row(struct row_facts &of, const struct sample_args &a,
+                                                 uint32_t row, const struct sample_room &room)
+{
+    if (threadIdx.x == 0)
+        of.r = row_of(a, row, room);
+    __syncthreads();
+}
+static __device__ __forceinline__ struct part_at part_of(const struct row_at &r)
+{
+    const uint32_t at = blockIdx.x * SAMPLE_PART, left = r.n - at;
+    return {at, left < SAMPLE_PART ? left : SAMPLE_PART};
+}
+static __device__ __forceinline__ bool penalizes(const struct row_at &r)
+{
+    return r.p.repetition != 1.0f || r.p.presence != 0.0f || r.p.frequency != 0.0f;
+}
+static __device__ __forceinline__ bool adjusts(const struct row_at &r)
+{
+    return r.p.mask != SAMPLE_NO_MASK || r.p.n_bias || penalizes(r);
+}
 
 /* engine/worker/select.c, exp_inline, operation for operation. */
 static __device__ __forceinline__ float weight_exp(float x)
@@ -60,57 +157,275 @@ static __device__ __forceinline__ float weight_exp(float x)
     return x < -87.0f ? 0.0f : e;
 }
 
-/* ---- masks, bias, penalties ---- */
-static __device__ __forceinline__ void apply_mask(const struct row_at &r, const uint32_t *bits)
+/* ---- adjust: masks, bias, penalties, the largest ---- */
+/* Ids of the history that lie in the part; others, placeholders of items among them, are not counted. */
+static __device__ __forceinline__ void penalize(const struct row_at &r, const struct part_at &part,
+                                                struct part_shared &s)
 {
-    for (uint32_t i = threadIdx.x; i < r.n; i += SELECT_THREADS)
-        if (!(bits[i / 32] >> i % 32 & 1))
-            r.x[i] = -INFINITY;
-    __syncthreads();
-}
-
-/* counts: [n], any content before. The thread that takes a token's count applies it. */
-static __device__ __forceinline__ void penalize(const struct row_at &r, uint32_t *counts)
-{
-    for (uint32_t i = threadIdx.x; i < r.p.n_known; i += SELECT_THREADS)
-        counts[r.history[i]] = 0;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < r.p.n_known; i += SELECT_THREADS)
-        if (i < r.p.n_prompt)
-            atomicOr(&counts[r.history[i]], SEEN_IN_PROMPT);
-        else
-            atomicAdd(&counts[r.history[i]], 1u);
+    for (uint32_t i = threadIdx.x; i < SAMPLE_PART; i += SELECT_THREADS)
+        s.counts[i] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < r.p.n_known; i += SELECT_THREADS) {
-        const uint32_t id = r.history[i], seen = atomicExch(&counts[id], 0u);
+        const uint32_t id = r.history[i] - part.at;
+        if (id < part.n && i < r.p.n_prompt)
+            atomicOr(&s.counts[id], SEEN_IN_PROMPT);
+        else if (id < part.n)
+            atomicAdd(&s.counts[id], 1u);
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < part.n; i += SELECT_THREADS) {
+        const uint32_t seen = s.counts[i], n_output = seen & ~SEEN_IN_PROMPT;
+        float x = s.x[i];
         if (!seen)
             continue;
-        float x = r.x[id];
         x = x > 0 ? x / r.p.repetition : x * r.p.repetition;
-        const uint32_t n_output = seen & ~SEEN_IN_PROMPT;
         if (n_output)
             x = x - r.p.frequency * (float)n_output - r.p.presence;
-        r.x[id] = x;
+        s.x[i] = x;
     }
     __syncthreads();
 }
 
 static __device__ __forceinline__ void adjust(const struct row_at &r, const struct sample_args &a,
-                                              uint32_t *counts)
+                                              const struct part_at &part, struct part_shared &s)
 {
-    if (r.p.mask != SAMPLE_NO_MASK)
-        apply_mask(r, a.masks + (size_t)r.p.mask * ((a.n_vocab + 31) / 32));
-    for (uint32_t i = threadIdx.x; i < r.p.n_bias; i += SELECT_THREADS) {
-        const uint32_t id = a.bias_ids[r.p.bias_start + i];
-        if (id < r.n)
-            r.x[id] += a.bias[r.p.bias_start + i];
+    if (r.p.mask != SAMPLE_NO_MASK) {
+        const uint32_t *bits = a.masks + (size_t)r.p.mask * ((a.n_vocab + 31) / 32) + part.at / 32;
+        for (uint32_t i = threadIdx.x; i < part.n; i += SELECT_THREADS)
+            if (!(bits[i / 32] >> i % 32 & 1))
+                s.x[i] = -INFINITY;
     }
     __syncthreads();
-    if (r.p.repetition != 1.0f || r.p.presence != 0.0f || r.p.frequency != 0.0f)
-        penalize(r, counts);
+    for (uint32_t i = threadIdx.x; i < r.p.n_bias; i += SELECT_THREADS) {
+        const uint32_t id = a.bias_ids[r.p.bias_start + i] - part.at;
+        if (id < part.n)
+            s.x[id] += a.bias[r.p.bias_start + i];
+    }
+    __syncthreads();
+    if (penalizes(r))
+        penalize(r, part, s);
 }
 
-/* ---- a short list ---- */
+static __device__ __forceinline__ void load_part(float *to, const float *from, uint32_t n)
+{
+    each_of(
+        n, [&](uint32_t i) { return from[i]; }, [&](uint32_t i, float v) { to[i] = v; });
+    __syncthreads();
+}
+static __device__ __forceinline__ void store_part(float *to, const float *from, uint32_t n)
+{
+    for (uint32_t i = threadIdx.x; i < n; i += SELECT_THREADS)
+        to[i] = from[i];
+}
+
+static __global__ void __launch_bounds__(SELECT_THREADS, 1)
+    sample_adjust_kernel(const struct sample_args a, const struct sample_room room)
+{
+    await_inputs();
+    SHARED_MEMORY(s, struct part_shared);
+    begin_row(s.of, a, blockIdx.y, room);
+    const struct row_at &r = s.of.r;
+    const struct part_at part = part_of(r);
+    const bool known = r.p.flags & SAMPLE_KNOWN, late = r.p.flags & SAMPLE_ADJUSTED;
+    const bool copied = r.p.flags & SAMPLE_LOGPROB && !known, changes = !known && adjusts(r);
+    bool nan;
+    if (r.p.flags & SAMPLE_SKIP)
+        return;
+    load_part(s.x, r.x + part.at, part.n);
+    struct select_item best = best_of(s.x, part.n, &nan, &s.room);
+    float copy_most = best.value;
+    if (copied && !(late && changes))
+        store_part(r.copy + part.at, s.x, part.n);
+    if (changes) {
+        adjust(r, a, part, s);
+        store_part(r.x + part.at, s.x, part.n);
+        if (copied && late)
+            store_part(r.copy + part.at, s.x, part.n);
+        best = best_of(s.x, part.n, &nan, &s.room);
+        copy_most = late ? best.value : copy_most;
+    }
+    for (uint32_t i = threadIdx.x; blockIdx.x == 0 && i < SELECT_BUCKETS; i += SELECT_THREADS) {
+        r.state->buckets.mass[i] = 0;
+        r.state->buckets.count[i] = 0;
+    }
+    if (threadIdx.x == 0) {
+        r.state->best[blockIdx.x] = {best.value, part.at + best.id};
+        r.state->nan[blockIdx.x] = nan;
+        r.state->copy_most[blockIdx.x] = copy_most;
+    }
+}
+
+/* ---- a row, from what the launch before left of its parts ---- */
+/* By a warp. */
+static __device__ __forceinline__ struct row_state state_of(const struct row_at &r)
+{
+    struct row_state y = {{-INFINITY, 0}, -INFINITY, r.p.temperature, r.p.token, WAY_NONE};
+    bool nan = false;
+    for (uint32_t i = threadIdx.x % WARP; i < r.n_part; i += WARP) {
+        const struct select_item best = r.state->best[i];
+        y.best = better(best, y.best) ? best : y.best;
+        y.copy_most = fmaxf(y.copy_most, r.state->copy_most[i]);
+        nan |= r.state->nan[i] != 0;
+    }
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2) {
+        struct select_item other;
+        other.value = __shfl_xor_sync(ALL_LANES, y.best.value, half);
+        other.id = __shfl_xor_sync(ALL_LANES, y.best.id, half);
+        y.best = better(other, y.best) ? other : y.best;
+        y.copy_most = fmaxf(y.copy_most, __shfl_xor_sync(ALL_LANES, y.copy_most, half));
+    }
+    nan = __any_sync(ALL_LANES, nan);
+    if (r.p.flags & SAMPLE_KNOWN)
+        return y;
+    y.token = y.best.id;
+    if (nan || y.best.value == -INFINITY)
+        y.token = nan ? BAD : EMPTY;
+    else if (r.p.temperature != 0.0f && y.best.value != INFINITY)
+        y.way = r.p.top_n_sigma > 0                         ? WAY_SIGMA
+                : r.p.top_k && r.p.top_k <= SAMPLE_LIST_MAX ? WAY_LIST
+                                                            : WAY_DENSE;
+    if (y.temperature < TEMPERATURE_MIN)
+        y.temperature = TEMPERATURE_MIN;
+    return y;
+}
+
+static __device__ __forceinline__ float weight_of(const struct row_at &r, const struct row_state &y,
+                                                  float x)
+{
+    const float w = weight_exp((x - y.best.value) / y.temperature);
+    return w < r.p.min_p ? 0.0f : w;
+}
+
+/* Weights behind an edge become 0: of a count of weights, or of their mass. */
+enum cut { CUT_NONE, CUT_COUNT, CUT_MASS };
+static __device__ __forceinline__ enum cut first_cut(const struct row_at &r)
+{
+    return r.p.top_k && r.p.top_k < r.n ? CUT_COUNT : r.p.top_p < 1.0f ? CUT_MASS : CUT_NONE;
+}
+static __device__ __forceinline__ uint32_t weight_key(float w)
+{
+    return __float_as_uint(w);
+}
+static __device__ __forceinline__ unsigned long long measure_of(enum cut by, float w)
+{
+    return by == CUT_MASS ? (unsigned long long)((double)w * MASS_UNIT) : 1ull;
+}
+
+/* Sums of the chunks of weights w[0..n). As select_sum: 16 lanes a chunk, the incomplete group of 16 first. */
+static __device__ __forceinline__ void sum_chunks(const float *w, uint32_t n_all, double *sums)
+{
+    const uint32_t n_chunk = (n_all + CHUNK - 1) / CHUNK, lane = threadIdx.x % SUM_LANES;
+    for (uint32_t base = 0; base < n_chunk; base += SELECT_THREADS / SUM_LANES) {
+        const uint32_t c = base + threadIdx.x / SUM_LANES, start = c * CHUNK;
+        const uint32_t n = c >= n_chunk ? 0 : n_all - start < CHUNK ? n_all - start : CHUNK;
+        const uint32_t whole = n / SUM_LANES * SUM_LANES;
+        double mine = 0, sum = 0;
+#pragma unroll 8
+        for (uint32_t i = lane; i < whole; i += SUM_LANES)
+            mine += (double)w[start + i];
+        for (uint32_t i = whole; i < n; i++)
+            sum += (double)w[start + i];
+        for (uint32_t j = 0; j < SUM_LANES; j++)
+            sum += __shfl_sync(ALL_LANES, mine, threadIdx.x % WARP / SUM_LANES * SUM_LANES + j);
+        if (lane == 0 && c < n_chunk)
+            sums[c] = sum;
+    }
+}
+
+/* ---- weigh ---- */
+/* The part's weights, sums of its chunks, its share of the first level of the edge. */
+static __device__ __forceinline__ void weigh_part(const struct row_at &r, const struct row_state &y,
+                                                  const struct part_at &part, struct part_shared &s)
+{
+    const enum cut by = first_cut(r);
+    for (uint32_t i = threadIdx.x; i < part.n; i += SELECT_THREADS) {
+        const float w = weight_of(r, y, s.x[i]);
+        s.x[i] = w;
+        r.x[part.at + i] = w;
+    }
+    __syncthreads();
+    sum_chunks(s.x, part.n, r.state->chunk_sums + blockIdx.x * PART_CHUNKS);
+    if (by == CUT_NONE)
+        return;
+    radix_fill(
+        {0, 0, 0}, 0, part.n, [&](uint32_t i) { return s.x[i]; }, weight_key,
+        [by](float w) { return measure_of(by, w); }, &s.room);
+    for (uint32_t i = threadIdx.x; i < SELECT_BUCKETS; i += SELECT_THREADS)
+        if (s.room.buckets.count[i]) {
+            atomicAdd(&r.state->buckets.mass[i], s.room.buckets.mass[i]);
+            atomicAdd(&r.state->buckets.count[i], s.room.buckets.count[i]);
+        }
+}
+
+/* to[0..k) = the best of s.x[0..n), which begin at id `at`; what is left over has no number. */
+static __device__ __forceinline__ void
+best_of_part(struct select_item *to, uint32_t k, const struct part_at &part, struct part_shared &s)
+{
+    const uint32_t n = top_of(
+        part.n,
+        [&](uint32_t i) -> struct select_item {
+            return {s.x[i], part.at + i};
+        },
+        k, &s.room);
+    if (threadIdx.x < k)
+        to[threadIdx.x] =
+            threadIdx.x < n ? s.room.items[threadIdx.x] : select_item{(float)NAN, UINT32_MAX};
+    __syncthreads();
+}
+
+/* sum of exp(x - max) over the values of this thread; 1 where x is the max, 0 where it is NaN. */
+static __device__ __forceinline__ double sum_exp(const float *x, uint32_t n, float max,
+                                                 struct select_room *room)
+{
+    double sum = 0;
+    each_of(
+        n, [&](uint32_t i) { return x[i]; },
+        [&](uint32_t, float v) {
+            if (v == v)
+                sum += (double)(v == max ? 1.0f : expf(v - max));
+        });
+    sum = sum_block(sum, room);
+    return max == -INFINITY ? 0 : sum;
+}
+
+static __global__ void __launch_bounds__(SELECT_THREADS, 1)
+    sample_weigh_kernel(const struct sample_args a, const struct sample_room room)
+{
+    await_inputs();
+    SHARED_MEMORY(s, struct part_shared);
+    begin_row(s.of, a, blockIdx.y, room);
+    const struct row_at &r = s.of.r;
+    const struct part_at part = part_of(r);
+    const bool wanted = r.p.flags & SAMPLE_LOGPROB;
+    if (r.p.flags & SAMPLE_SKIP)
+        return;
+    if (threadIdx.x < WARP) {
+        const struct row_state found = state_of(r);
+        if (threadIdx.x == 0)
+            s.of.y = found;
+    }
+    __syncthreads();
+    const struct row_state &y = s.of.y;
+    if (wanted) { /* first: the copy of a known token's row is the row */
+        load_part(s.x, r.copy + part.at, part.n);
+        const double sum = sum_exp(s.x, part.n, y.copy_most, &s.room);
+        if (threadIdx.x == 0)
+            r.state->sum_exp[blockIdx.x] = sum;
+        if (r.p.n_top)
+            best_of_part(r.tops + blockIdx.x * r.p.n_top, r.p.n_top, part, s);
+    }
+    if (y.way != WAY_LIST && y.way != WAY_DENSE)
+        return;
+    __syncthreads();
+    load_part(s.x, r.x + part.at, part.n);
+    if (y.way == WAY_LIST)
+        best_of_part(r.list + (size_t)blockIdx.x * r.p.top_k, r.p.top_k, part, s);
+    else
+        weigh_part(r, y, part, s);
+}
+
+/* ---- draw: a short list ---- */
 /* items are sorted: weights, min_p, top_p, the draw; one thread, since the sums go one by one. */
 static __device__ __forceinline__ uint32_t draw_list(const struct row_at &r, uint32_t n,
                                                      struct sample_shared &s)
@@ -137,13 +452,21 @@ static __device__ __forceinline__ uint32_t draw_list(const struct row_at &r, uin
     return items[n_left - 1].id;
 }
 
-static __device__ __forceinline__ uint32_t sample_list(const struct row_at &r, float max,
-                                                       float temperature, struct sample_shared &s)
+/* Of the row, or of the parts' best. */
+static __device__ __forceinline__ uint32_t sample_list(const struct row_at &r,
+                                                       const struct row_state &y,
+                                                       struct sample_shared &s)
 {
-    const uint32_t n = top_of(r.x, r.n, r.p.top_k, &s.room);
+    const bool whole = y.way == WAY_SIGMA;
+    const uint32_t n = top_of(
+        whole ? r.n : r.n_part * r.p.top_k,
+        [&](uint32_t i) {
+            return whole ? select_item{r.x[i], i} : r.list[i];
+        },
+        r.p.top_k, &s.room);
     float w = 0;
     if (threadIdx.x < n)
-        w = weight_exp((s.room.items[threadIdx.x].value - max) / temperature);
+        w = weight_exp((s.room.items[threadIdx.x].value - y.best.value) / y.temperature);
     __syncthreads();
     if (threadIdx.x < n)
         s.room.items[threadIdx.x].value = w;
@@ -154,25 +477,17 @@ static __device__ __forceinline__ uint32_t sample_list(const struct row_at &r, f
     return s.token;
 }
 
-/* ---- the whole vocabulary ---- */
-/* Sums of the chunks and of all. As select_sum: 16 lanes a chunk, the incomplete group of 16 first. */
-static __device__ __forceinline__ double sum_chunks(const struct row_at &r, struct sample_shared &s)
+/* ---- draw: the whole vocabulary ---- */
+/* The sum of all, and of each chunk in s: as weigh left them, or of the row. */
+static __device__ __forceinline__ double sum_row(const struct row_at &r, bool weighed,
+                                                 struct sample_shared &s)
 {
-    const uint32_t n_chunk = (r.n + CHUNK - 1) / CHUNK, lane = threadIdx.x % SUM_LANES;
-    for (uint32_t base = 0; base < n_chunk; base += SELECT_THREADS / SUM_LANES) {
-        const uint32_t c = base + threadIdx.x / SUM_LANES, start = c * CHUNK;
-        const uint32_t n = c >= n_chunk ? 0 : r.n - start < CHUNK ? r.n - start : CHUNK;
-        const uint32_t whole = n / SUM_LANES * SUM_LANES;
-        double mine = 0, sum = 0;
-        for (uint32_t i = lane; i < whole; i += SUM_LANES)
-            mine += (double)r.x[start + i];
-        for (uint32_t i = whole; i < n; i++)
-            sum += (double)r.x[start + i];
-        for (uint32_t j = 0; j < SUM_LANES; j++)
-            sum += __shfl_sync(ALL_LANES, mine, threadIdx.x % WARP / SUM_LANES * SUM_LANES + j);
-        if (lane == 0 && c < n_chunk)
-            s.chunk_sums[c] = sum;
-    }
+    const uint32_t n_chunk = (r.n + CHUNK - 1) / CHUNK;
+    if (weighed)
+        for (uint32_t c = threadIdx.x; c < n_chunk; c += SELECT_THREADS)
+            s.chunk_sums[c] = r.state->chunk_sums[c];
+    else
+        sum_chunks(r.x, r.n, s.chunk_sums);
     __syncthreads();
     if (threadIdx.x == 0) {
         double total = 0;
@@ -184,28 +499,34 @@ static __device__ __forceinline__ double sum_chunks(const struct row_at &r, stru
     return s.total;
 }
 
-/* Weights behind the edge become 0. mass: of top_p; else a count. */
-static __device__ __forceinline__ void cut_weights(const struct row_at &r, bool mass, double limit,
+/* weighed: weigh has filled the first level's buckets. */
+static __device__ __forceinline__ void cut_weights(const struct row_at &r, enum cut by,
+                                                   double limit, bool weighed,
                                                    struct sample_shared &s)
 {
-    auto key = [](float w) { return __float_as_uint(w); };
-    auto measure = [mass](float w) {
-        return mass ? (unsigned long long)((double)w * MASS_UNIT) : 1ull;
-    };
-    const unsigned long long whole = (unsigned long long)ceil(mass ? limit * MASS_UNIT : limit);
-    const struct radix edge = radix_edge(r.x, r.n, whole, key, measure, &s.room);
+    auto value = [&](uint32_t i) { return r.x[i]; };
+    auto measure = [by](float w) { return measure_of(by, w); };
+    const unsigned long long whole =
+        (unsigned long long)ceil(by == CUT_MASS ? limit * MASS_UNIT : limit);
+    for (uint32_t i = threadIdx.x; weighed && i < SELECT_BUCKETS; i += SELECT_THREADS) {
+        s.room.buckets.mass[i] = r.state->buckets.mass[i];
+        s.room.buckets.count[i] = r.state->buckets.count[i];
+    }
+    __syncthreads();
+    const struct radix edge = radix_edge(r.n, value, whole, weight_key, measure, weighed, &s.room);
     const unsigned long long own = measure(__uint_as_float(edge.key));
     unsigned long long n_keep = 1; /* of those equal to the edge; the best item always stays */
     if (edge.before < whole && own)
         n_keep = (whole - edge.before + own - 1) / own;
-    for (uint32_t i = threadIdx.x; i < r.n; i += SELECT_THREADS)
-        if (key(r.x[i]) < edge.key)
+    each_of(r.n, value, [&](uint32_t i, float w) {
+        if (weight_key(w) < edge.key)
             r.x[i] = 0;
+    });
     __syncthreads();
     if (edge.n_equal > n_keep)
         equals(
-            r.x, r.n, edge.key, n_keep, key, [](uint32_t) {}, [&](uint32_t i) { r.x[i] = 0; },
-            &s.room);
+            r.n, value, edge.key, n_keep, weight_key, [](uint32_t) {},
+            [&](uint32_t i) { r.x[i] = 0; }, &s.room);
     __syncthreads();
 }
 
@@ -250,20 +571,25 @@ static __device__ __forceinline__ uint32_t draw_dense(const struct row_at &r, do
     return s.token;
 }
 
-static __device__ __forceinline__ uint32_t sample_dense(const struct row_at &r, float max,
-                                                        float temperature, struct sample_shared &s)
+static __device__ __forceinline__ uint32_t sample_dense(const struct row_at &r,
+                                                        const struct row_state &y,
+                                                        struct sample_shared &s)
 {
-    for (uint32_t i = threadIdx.x; i < r.n; i += SELECT_THREADS) {
-        const float w = weight_exp((r.x[i] - max) / temperature);
-        r.x[i] = w < r.p.min_p ? 0.0f : w;
-    }
+    bool weighed = y.way == WAY_DENSE;
+    if (!weighed)
+        each_of(
+            r.n, [&](uint32_t i) { return r.x[i]; },
+            [&](uint32_t i, float v) { r.x[i] = weight_of(r, y, v); });
     __syncthreads();
-    if (r.p.top_k && r.p.top_k < r.n)
-        cut_weights(r, false, r.p.top_k, s);
-    double total = sum_chunks(r, s);
+    double total = 0;
+    if (first_cut(r) == CUT_COUNT) {
+        cut_weights(r, CUT_COUNT, r.p.top_k, weighed, s);
+        weighed = false;
+    }
+    total = sum_row(r, weighed, s);
     if (r.p.top_p < 1.0f) {
-        cut_weights(r, true, (double)r.p.top_p * total, s);
-        total = sum_chunks(r, s);
+        cut_weights(r, CUT_MASS, (double)r.p.top_p * total, weighed, s);
+        total = sum_row(r, false, s);
     }
     return draw_dense(r, total, s);
 }
@@ -273,133 +599,119 @@ static __device__ __forceinline__ void cut_sigma(const struct row_at &r, float m
                                                  struct select_room *room)
 {
     double sum = 0, square = 0, n = 0;
-    for (uint32_t i = threadIdx.x; i < r.n; i += SELECT_THREADS)
-        if (r.x[i] != -INFINITY) {
-            sum += (double)r.x[i];
+    auto value = [&](uint32_t i) { return r.x[i]; };
+    each_of(r.n, value, [&](uint32_t, float v) {
+        if (v != -INFINITY) {
+            sum += (double)v;
             n += 1;
         }
+    });
     sum = sum_block(sum, room);
     n = sum_block(n, room);
     const double mean = sum / n;
-    for (uint32_t i = threadIdx.x; i < r.n; i += SELECT_THREADS)
-        if (r.x[i] != -INFINITY) {
-            const double d = (double)r.x[i] - mean;
+    each_of(r.n, value, [&](uint32_t, float v) {
+        if (v != -INFINITY) {
+            const double d = (double)v - mean;
             square += d * d;
         }
+    });
     square = sum_block(square, room);
     const double limit = (double)max - (double)r.p.top_n_sigma * sqrt(square / n);
-    for (uint32_t i = threadIdx.x; i < r.n; i += SELECT_THREADS)
-        if ((double)r.x[i] < limit)
+    each_of(r.n, value, [&](uint32_t i, float v) {
+        if ((double)v < limit)
             r.x[i] = -INFINITY;
+    });
     __syncthreads();
 }
 
 static __device__ __forceinline__ uint32_t choose_token(const struct row_at &r,
+                                                        const struct row_state &y,
                                                         struct sample_shared &s)
 {
-    bool nan;
-    const struct select_item best = best_of(r.x, r.n, &nan, &s.room);
-    if (nan || best.value == -INFINITY)
-        return nan ? BAD : EMPTY;
-    if (r.p.temperature == 0.0f || best.value == INFINITY)
-        return best.id;
-    const float temperature = r.p.temperature < TEMPERATURE_MIN ? TEMPERATURE_MIN : r.p.temperature;
-    if (r.p.top_n_sigma > 0)
-        cut_sigma(r, best.value, &s.room);
-    if (r.p.top_k && r.p.top_k <= HEAP_MAX)
-        return sample_list(r, best.value, temperature, s);
-    return sample_dense(r, best.value, temperature, s);
+    if (y.way == WAY_NONE)
+        return y.token;
+    if (y.way == WAY_SIGMA)
+        cut_sigma(r, y.best.value, &s.room);
+    if (r.p.top_k && r.p.top_k <= SAMPLE_LIST_MAX)
+        return sample_list(r, y, s);
+    return sample_dense(r, y, s);
 }
 
-/* ---- logprobs ---- */
-/* sum of exp(x - max): thread t has columns t, t + 1024, …; 1 where x is the max, 0 where it is NaN. */
-static __device__ __forceinline__ double sum_exp(const float *x, uint32_t n, float max,
-                                                 struct select_room *room)
-{
-    double sum = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += SELECT_THREADS)
-        if (x[i] == x[i])
-            sum += (double)(x[i] == max ? 1.0f : expf(x[i] - max));
-    sum = sum_block(sum, room);
-    return max == -INFINITY ? 0 : sum;
-}
-
-static __device__ __forceinline__ void logprobs(const struct sample_args &a, uint32_t row,
-                                                const float *raw, uint32_t n_top,
+/* ---- draw: logprobs ---- */
+static __device__ __forceinline__ void logprobs(const struct row_at &r, const struct row_state &y,
+                                                const struct sample_args &a,
                                                 struct sample_pick *pick, struct sample_shared &s)
 {
-    bool nan;
-    const float chosen = raw[pick->token];
-    const float max = best_of(raw, a.n_vocab, &nan, &s.room).value;
-    const double lse = (double)max + log(sum_exp(raw, a.n_vocab, max, &s.room));
+    const float chosen = r.copy[pick->token];
     unsigned long long above = 0, all;
-    for (uint32_t i = threadIdx.x; i < a.n_vocab; i += SELECT_THREADS)
-        above += raw[i] > chosen || (raw[i] == chosen && i < pick->token);
+    double sum = 0;
+    for (uint32_t i = 0; i < r.n_part; i++)
+        sum += r.state->sum_exp[i];
+    const double lse = (double)y.copy_most + log(sum);
+    each_of(
+        r.n, [&](uint32_t i) { return r.copy[i]; },
+        [&](uint32_t i, float v) { above += v > chosen || (v == chosen && i < pick->token); });
     scan_block(above, &s.room, &all);
     pick->rank = 1 + (uint32_t)all;
     pick->logprob = (float)((double)chosen - lse);
-    pick->n_top = n_top ? top_of(raw, a.n_vocab, n_top, &s.room) : 0;
+    if (r.p.n_top)
+        pick->n_top = top_of(
+            r.n_part * r.p.n_top, [&](uint32_t i) { return r.tops[i]; }, r.p.n_top, &s.room);
     if (threadIdx.x < pick->n_top) {
-        const size_t to = (size_t)row * SAMPLE_TOP_MAX + threadIdx.x;
+        const size_t to = (size_t)blockIdx.x * SAMPLE_TOP_MAX + threadIdx.x;
         a.top_ids[to] = s.room.items[threadIdx.x].id;
         a.top_logprobs[to] = (float)((double)s.room.items[threadIdx.x].value - lse);
     }
-    __syncthreads();
 }
 
-static __device__ __forceinline__ void sample_one(const struct sample_args &a, uint32_t row,
-                                                  float *raw, uint32_t *counts,
-                                                  struct sample_shared &s)
+static __global__ void __launch_bounds__(SELECT_THREADS, 1)
+    sample_draw_kernel(const struct sample_args a, const struct sample_room room)
 {
-    const struct row_at r = {a.x + row * a.x_stride, a.n_vocab, a.rows[row],
-                             a.histories + (size_t)a.rows[row].history * a.history_stride};
-    struct sample_pick pick = {r.p.token, 0, 0, 0};
-    const bool wanted = r.p.flags & SAMPLE_LOGPROB, known = r.p.flags & SAMPLE_KNOWN;
+    await_inputs();
+    SHARED_MEMORY(s, struct sample_shared);
+    begin_row(s.of, a, blockIdx.x, room);
+    const struct row_at &r = s.of.r;
     if (r.p.flags & SAMPLE_SKIP)
         return;
-    for (unsigned turn = 0; turn < 2; turn++) { /* copy before or after the adjustments */
-        const bool now = turn == (r.p.flags & SAMPLE_ADJUSTED ? 1u : 0u);
-        if (turn && !known)
-            adjust(r, a, counts);
-        for (uint32_t i = threadIdx.x; wanted && !known && now && i < r.n; i += SELECT_THREADS)
-            raw[i] = r.x[i];
-        __syncthreads();
+    if (threadIdx.x < WARP) {
+        const struct row_state found = state_of(r);
+        if (threadIdx.x == 0)
+            s.of.y = found;
     }
-    if (!known)
-        pick.token = choose_token(r, s);
+    __syncthreads();
+    const struct row_state &y = s.of.y;
+    struct sample_pick pick = {choose_token(r, y, s), 0, 0, 0};
     __syncthreads();
     if (pick.token >= EMPTY) {
         pick.rank = pick.token; /* why */
         pick.token = BAD;
-    } else if (wanted) {
-        logprobs(a, row, known ? r.x : raw, r.p.n_top, &pick, s);
+    } else if (r.p.flags & SAMPLE_LOGPROB) {
+        logprobs(r, y, a, &pick, s);
     }
     if (threadIdx.x == 0)
-        a.out[row] = pick;
+        a.out[blockIdx.x] = pick;
 }
 
-static __global__ void __launch_bounds__(SELECT_THREADS)
-    sample_kernel(const struct sample_args a, float *workspace)
+extern "C" void sample_cuda(const struct sample_args *all, const struct kern_exec *x)
 {
-    await_inputs();
-    SHARED_MEMORY(s, struct sample_shared);
-    float *raw = workspace + (size_t)blockIdx.x * 2 * a.n_vocab;
-    uint32_t *counts = (uint32_t *)(raw + a.n_vocab);
-    for (uint32_t row = blockIdx.x; row < a.n_row; row += gridDim.x) {
-        sample_one(a, row, raw, counts, s);
-        __syncthreads();
+    struct sample_args a = *all;
+    const struct sample_room room = {(char *)x->scratch, sample_row_bytes(all->n_vocab)};
+    for (uint32_t n_left = all->n_vocab ? all->n_row : 0; n_left; n_left -= a.n_row) {
+        a.n_row = n_left < SAMPLE_ROWS ? n_left : SAMPLE_ROWS;
+        const dim3 parts(div_up(a.n_vocab, SAMPLE_PART), a.n_row);
+        launch(sample_adjust_kernel, parts, SELECT_THREADS, sizeof(struct part_shared), x, a, room);
+        launch(sample_weigh_kernel, parts, SELECT_THREADS, sizeof(struct part_shared), x, a, room);
+        launch(sample_draw_kernel, dim3(a.n_row), SELECT_THREADS, sizeof(struct sample_shared), x,
+               a, room);
+        a.x += a.n_row * a.x_stride;
+        a.rows += a.n_row;
+        a.out += a.n_row;
+        a.top_ids += (size_t)a.n_row * SAMPLE_TOP_MAX;
+        a.top_logprobs += (size_t)a.n_row * SAMPLE_TOP_MAX;
     }
 }
 
-extern "C" void sample_cuda(const struct sample_args *a, const struct kern_exec *x)
-{
-    const unsigned n_block = a->n_row < SAMPLE_BLOCKS ? a->n_row : SAMPLE_BLOCKS;
-    if (a->n_row && a->n_vocab)
-        launch(sample_kernel, dim3(n_block), SELECT_THREADS, sizeof(struct sample_shared), x, *a,
-               (float *)x->scratch);
-}
-
-static __global__ void __launch_bounds__(SELECT_THREADS)
+static __global__ void __launch_bounds__(SELECT_THREADS, 1)
     softmax_stats_kernel(const struct softmax_stats_args a)
 {
     await_inputs();

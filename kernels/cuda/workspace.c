@@ -8,9 +8,9 @@
 
 size_t cuda_workspace_bytes(const struct device_limits *l, uint32_t n_unit)
 {
-    const uint32_t n_block = l->n_logit_max < SAMPLE_BLOCKS ? l->n_logit_max : SAMPLE_BLOCKS;
+    const uint32_t n_row = l->n_logit_max < SAMPLE_ROWS ? l->n_logit_max : SAMPLE_ROWS;
     const size_t attention = plan_workspace_bytes(l, n_unit);
-    const size_t sample = (size_t)n_block * l->vocab_size * 8;
+    const size_t sample = n_row * sample_row_bytes(l->vocab_size);
     return ((attention > sample ? attention : sample) + 255) / 256 * 256;
 }
 

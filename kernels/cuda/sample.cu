@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampling from rows of logits, and softmax_stats. Sampling is defined by engine/worker/sample.c: the same masks,
+/* Sampling from rows of logits, as engine/worker/sample.c defines it: the same masks,
  * bias, penalties, truncation, ties and draw, so that the same logits give the same token on CPU and device. Equal
  * bits: adjusted logits, weights (select_exp's polynomial), the order and the sums of the short list, the sums of
  * chunks of 1024 and the scan over them. Not bit-equal: the mass for top_p without a top_k up to 1024 and
@@ -709,27 +709,4 @@ extern "C" void sample_cuda(const struct sample_args *all, const struct kern_exe
         a.top_ids += (size_t)a.n_row * SAMPLE_TOP_MAX;
         a.top_logprobs += (size_t)a.n_row * SAMPLE_TOP_MAX;
     }
-}
-
-static __global__ void __launch_bounds__(SELECT_THREADS, 1)
-    softmax_stats_kernel(const struct softmax_stats_args a)
-{
-    await_inputs();
-    SHARED_MEMORY(s, struct select_room);
-    const float *x = a.x + blockIdx.x * a.x_stride;
-    bool nan;
-    const struct select_item best = best_of(x, a.n_col, &nan, &s);
-    const double sum = sum_exp(x, a.n_col, best.value, &s);
-    if (threadIdx.x == 0) {
-        a.max[blockIdx.x] = best.value;
-        a.argmax[blockIdx.x] = best.id;
-        a.sumexp[blockIdx.x] = sum;
-    }
-}
-
-extern "C" void softmax_stats_cuda(const struct softmax_stats_args *a, const struct kern_exec *x)
-{
-    if (a->n_row)
-        launch(softmax_stats_kernel, dim3(a->n_row), SELECT_THREADS, sizeof(struct select_room), x,
-               *a);
 }

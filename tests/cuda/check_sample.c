@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample: the tokens, ranks and logprobs of engine/worker/sample.c for the same logits, and the
- * same bits in another batch. softmax_stats: the check of tests/kcheck. */
+ * same bits in another batch. */
 #include "check.h"
 #include <math.h>
 #include <string.h>
 #include "engine/worker/sample.h"
 #include "kernels/variants.h"
-
-CUDA_CALL(softmax_stats)
-REF_CALL(softmax_stats)
 
 #define ROWS_MAX  4u
 #define MANY_ROWS 66u /* more than sample.cu samples at once */
@@ -209,7 +206,6 @@ static void check_sample(struct kcheck *k)
 }
 
 const struct cuda_check cuda_checks_sample[] = {
-    {"softmax_stats", ref_softmax_stats, call_softmax_stats, 4, kcheck_softmax_stats, 6},
     {"sample", NULL, call_sample, 0, check_sample, 16},
     {0},
 };

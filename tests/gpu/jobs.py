@@ -14,7 +14,7 @@ from store import Failed, Skipped, run
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "data/models"
 CHECKS = ("embed", "silu_mul", "layer_norm", "activate", "add_rows", "soft_cap", "scatter", "pool_rows", "rms_norm", "norm_rows", "quant_rows",
-          "rope", "kv_store", "qkv_epilogue", "attention", "linear", "linear_int8", "linear_w4a8", "linear_w4a16", "softmax_stats", "sample", "mla",
+          "rope", "kv_store", "qkv_epilogue", "attention", "linear", "linear_int8", "linear_w4a8", "linear_w4a16", "sample", "mla",
           "moe_route", "moe_combine", "linear_grouped", "linear_fp8", "linear_fp8_block")  # when cuda_check_card cannot say
 # Checked first: what no card has run yet and all time is spent in.
 FIRST = ("linear", "attention", "linear_fp8", "linear_int8", "linear_grouped", "linear_fp8_grouped", "linear_w4a16", "qkv_epilogue", "sample")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* groups - assignment of a layer's experts to the blocks of one launch: rows and matrix of each block (struct
- * groups, ops_moe.h). Private to kernels/cuda; read by linear.cu, linear_tiles.cu, linear_w4.cu and moe.cu.
+ * groups, ops_moe.h). Private to kernels/cuda; read by the products, linear_sm90a.cu among them, and moe.cu.
  *
  * The number of rows of a group is known on the device only. A grid has enough blocks for every distribution of the
  * places over the groups; a block finds its rows by a scan of the groups' starts, and a block without rows ends at
@@ -12,13 +12,14 @@ extern "C" {
 #include "kernels/ops/ops_moe.h"
 }
 
-struct linear_group {         /* rows of one group */
-    uint32_t group, row, end; /* row == end: no rows */
+struct linear_group {            /* rows of one group, and a tile of outputs */
+    uint32_t group, row, end, o; /* row == end: no rows */
 };
 
-/* Tile number `tile` of all groups' tiles of n_row rows; each warp computes it, 32 groups at a time. */
+/* Tile number `tile` of all groups' tiles of n_row rows by n_o tiles of outputs: groups, then outputs, then rows. Each
+ * warp computes it, 32 groups at a time. */
 static __device__ __forceinline__ struct linear_group tile_at(const struct groups &g, uint32_t tile,
-                                                              uint32_t n_row)
+                                                              uint32_t n_row, uint32_t n_o = 1)
 {
     const uint32_t lane = threadIdx.x % WARP;
     uint32_t before = 0; /* tiles of the groups before these 32 */
@@ -33,18 +34,19 @@ static __device__ __forceinline__ struct linear_group tile_at(const struct group
             const uint32_t other = __shfl_up_sync(ALL_LANES, upto, n);
             upto += lane >= n ? other : 0;
         }
-        const uint32_t has = __ballot_sync(ALL_LANES, before + upto > tile);
+        const uint32_t has = __ballot_sync(ALL_LANES, (before + upto) * n_o > tile);
         if (has) {
             const uint32_t l = (uint32_t)__ffs((int)has) - 1;
-            const uint32_t from = before + __shfl_sync(ALL_LANES, upto - mine, l);
+            const uint32_t n = __shfl_sync(ALL_LANES, mine, l);
+            const uint32_t rest = tile - (before + __shfl_sync(ALL_LANES, upto - mine, l)) * n_o;
             const struct linear_group found = {
-                first + l, __shfl_sync(ALL_LANES, begin, l) + (tile - from) * n_row,
-                __shfl_sync(ALL_LANES, end, l)};
+                first + l, __shfl_sync(ALL_LANES, begin, l) + (n_o == 1 ? rest : rest % n) * n_row,
+                __shfl_sync(ALL_LANES, end, l), n_o == 1 ? 0 : rest / n};
             return found;
         }
         before += __shfl_sync(ALL_LANES, upto, WARP - 1);
     }
-    const struct linear_group none = {0, 0, 0};
+    const struct linear_group none = {0, 0, 0, 0};
     return none;
 }
 

@@ -18,16 +18,8 @@
 #include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 
-#define THREADS        128u
-#define FEW_ROWS       16u /* up to which linear_tiles.cu reads W at bandwidth; of groups on average */
-/* A wait that never ends does not hang the trial (hopper.cuh): a tile has tens of them, of 20 ms then. */
-#define TRIAL_PATIENCE (1u << 10)
-
-enum by {
-    BY_MMA,
-    BY_WGMMA,
-    BY_WGMMA_ALONE
-}; /* alone: for any number of rows, without a fallback */
+#define THREADS  128u
+#define FEW_ROWS 16u /* up to which linear_tiles.cu reads W at bandwidth; of groups on average */
 
 /* ---- any ---- */
 struct any_in {
@@ -121,14 +113,14 @@ static void serve(enum form f, const struct linear_in *from, const struct linear
     struct linear_in in = *from;
     struct linear_out out = *to;
     if (by == BY_WGMMA_ALONE) {
-        linear_wgmma(f, &in, &out, NULL, x, TRIAL_PATIENCE);
+        linear_wgmma(f, &in, &out, NULL, NULL, x, TRIAL_PATIENCE);
         return;
     }
     const uint32_t n = linear_lt(f, &in, &out, x);
     if (n == out.n_row)
         return;
     linear_skip(&in, &out, n);
-    if (by == BY_WGMMA && out.n_row > FEW_ROWS && linear_wgmma(f, &in, &out, NULL, x, 0))
+    if (by == BY_WGMMA && out.n_row > FEW_ROWS && linear_wgmma(f, &in, &out, NULL, NULL, x, 0))
         return;
     if (f == FORM_BF16)
         linear_tiles_bf16(&in, &out, x);
@@ -160,18 +152,7 @@ static void product(const struct linear_args *a, const struct kern_exec *x, enum
         serve(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, x, by);
 }
 
-extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec *x)
-{
-    product(a, x, BY_MMA);
-}
-extern "C" void linear_sm90a(const struct linear_args *a, const struct kern_exec *x)
-{
-    product(a, x, BY_WGMMA);
-}
-extern "C" void linear_wgmma_trial(const struct linear_args *a, const struct kern_exec *x)
-{
-    product(a, x, BY_WGMMA_ALONE);
-}
+THREE_WAYS(linear, linear_args, product(a, x, by))
 
 static struct linear_out quant_out(const struct linear_int8_args *a)
 {
@@ -205,31 +186,9 @@ static void quantized(enum form f, const struct linear_int8_args *a, const struc
         any(&slow, &out, x);
 }
 
-extern "C" void linear_int8_cuda(const struct linear_int8_args *a, const struct kern_exec *x)
-{
-    quantized(FORM_I8, a, x, BY_MMA);
-}
-extern "C" void linear_int8_sm90a(const struct linear_int8_args *a, const struct kern_exec *x)
-{
-    quantized(FORM_I8, a, x, BY_WGMMA);
-}
-extern "C" void linear_int8_wgmma_trial(const struct linear_int8_args *a, const struct kern_exec *x)
-{
-    quantized(FORM_I8, a, x, BY_WGMMA_ALONE);
-}
+THREE_WAYS(linear_int8, linear_int8_args, quantized(FORM_I8, a, x, by))
 
-extern "C" void linear_fp8_cuda(const struct linear_fp8_args *a, const struct kern_exec *x)
-{
-    quantized(FORM_E4M3, &a->by, x, BY_MMA);
-}
-extern "C" void linear_fp8_sm90a(const struct linear_fp8_args *a, const struct kern_exec *x)
-{
-    quantized(FORM_E4M3, &a->by, x, BY_WGMMA);
-}
-extern "C" void linear_fp8_wgmma_trial(const struct linear_fp8_args *a, const struct kern_exec *x)
-{
-    quantized(FORM_E4M3, &a->by, x, BY_WGMMA_ALONE);
-}
+THREE_WAYS(linear_fp8, linear_fp8_args, quantized(FORM_E4M3, &a->by, x, by))
 
 /* ---- groups ---- */
 
@@ -244,10 +203,11 @@ static void serve_groups(enum form f, const struct linear_in *in, const struct l
                          const struct groups *g, const struct kern_exec *x, enum by by)
 {
     if (by == BY_WGMMA_ALONE) {
-        linear_wgmma(f, in, out, g, x, TRIAL_PATIENCE);
+        linear_wgmma(f, in, out, g, NULL, x, TRIAL_PATIENCE);
         return;
     }
-    if (by == BY_WGMMA && out->n_row > FEW_ROWS * g->n_group && linear_wgmma(f, in, out, g, x, 0))
+    if (by == BY_WGMMA && out->n_row > FEW_ROWS * g->n_group &&
+        linear_wgmma(f, in, out, g, NULL, x, 0))
         return;
     if (f == FORM_BF16)
         linear_grouped_bf16(in, out, g, x);
@@ -276,19 +236,7 @@ static void product_groups(const struct linear_grouped_args *all, const struct k
         serve_groups(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, &all->of, x, by);
 }
 
-extern "C" void linear_grouped_cuda(const struct linear_grouped_args *a, const struct kern_exec *x)
-{
-    product_groups(a, x, BY_MMA);
-}
-extern "C" void linear_grouped_sm90a(const struct linear_grouped_args *a, const struct kern_exec *x)
-{
-    product_groups(a, x, BY_WGMMA);
-}
-extern "C" void linear_grouped_wgmma_trial(const struct linear_grouped_args *a,
-                                           const struct kern_exec *x)
-{
-    product_groups(a, x, BY_WGMMA_ALONE);
-}
+THREE_WAYS(linear_grouped, linear_grouped_args, product_groups(a, x, by))
 
 static void quantized_groups(enum form f, const struct linear_int8_grouped_args *all,
                              const struct kern_exec *x, enum by by)
@@ -307,34 +255,6 @@ static void quantized_groups(enum form f, const struct linear_int8_grouped_args 
         serve_groups(f, &in, &out, &all->of, x, by);
 }
 
-extern "C" void linear_int8_grouped_cuda(const struct linear_int8_grouped_args *a,
-                                         const struct kern_exec *x)
-{
-    quantized_groups(FORM_I8, a, x, BY_MMA);
-}
-extern "C" void linear_int8_grouped_sm90a(const struct linear_int8_grouped_args *a,
-                                          const struct kern_exec *x)
-{
-    quantized_groups(FORM_I8, a, x, BY_WGMMA);
-}
-extern "C" void linear_int8_grouped_wgmma_trial(const struct linear_int8_grouped_args *a,
-                                                const struct kern_exec *x)
-{
-    quantized_groups(FORM_I8, a, x, BY_WGMMA_ALONE);
-}
+THREE_WAYS(linear_int8_grouped, linear_int8_grouped_args, quantized_groups(FORM_I8, a, x, by))
 
-extern "C" void linear_fp8_grouped_cuda(const struct linear_fp8_grouped_args *a,
-                                        const struct kern_exec *x)
-{
-    quantized_groups(FORM_E4M3, &a->as, x, BY_MMA);
-}
-extern "C" void linear_fp8_grouped_sm90a(const struct linear_fp8_grouped_args *a,
-                                         const struct kern_exec *x)
-{
-    quantized_groups(FORM_E4M3, &a->as, x, BY_WGMMA);
-}
-extern "C" void linear_fp8_grouped_wgmma_trial(const struct linear_fp8_grouped_args *a,
-                                               const struct kern_exec *x)
-{
-    quantized_groups(FORM_E4M3, &a->as, x, BY_WGMMA_ALONE);
-}
+THREE_WAYS(linear_fp8_grouped, linear_fp8_grouped_args, quantized_groups(FORM_E4M3, &a->as, x, by))

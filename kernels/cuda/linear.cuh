@@ -23,8 +23,9 @@ extern "C" {
 #define K_BYTES  64u /* of a row at a time */
 #define WARP_OUT 32u /* outputs of a warp's tile: two mma; gated: 16 of gate, 16 of up */
 
-/* segment: blocks of K_BYTES; so each of few_kernel's 8 warps has one from K = 4096 on. */
-enum form { FORM_BF16, FORM_F16, FORM_I8, FORM_E4M3 };
+/* segment: blocks of K_BYTES; so each of few_kernel's 8 warps has one from K = 4096 on. FORM_BLOCKS: e4m3 with scales of
+ * blocks of 128, of linear_sm90a.cu alone. */
+enum form { FORM_BF16, FORM_F16, FORM_I8, FORM_E4M3, FORM_BLOCKS };
 template <enum form F> struct form_of {
     typedef float acc;
     static const unsigned segment = 16;
@@ -159,10 +160,39 @@ void linear_tiles_fp8(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 
 /* ---- many rows on sm_90a (linear_sm90a.cu) ----
- * groups: NULL, or as below. False: nothing was launched and the caller uses the tiles above, because the card, the
- * driver or the arguments are unsupported; speed is not considered. patience: of each wait (hopper.cuh). */
+ * groups: NULL, or as below. scales: of FORM_BLOCKS, else NULL. False: nothing was launched and the caller uses the tiles
+ * above, because the card, the driver or the arguments are unsupported; speed is not considered. patience: of each wait
+ * (hopper.cuh). */
+struct
+    block_scales { /* one for 128 columns: of a row of x; of 16 rows of W (linear_fp8_block.cu) */
+    const float *x, *w;
+    size_t x_stride; /* floats */
+    uint32_t w_stride;
+};
 bool linear_wgmma(enum form f, const struct linear_in *in, const struct linear_out *out,
-                  const struct groups *g, const struct kern_exec *x, unsigned patience);
+                  const struct groups *g, const struct block_scales *scales,
+                  const struct kern_exec *x, unsigned patience);
+enum by { BY_MMA, BY_WGMMA, BY_WGMMA_ALONE }; /* alone: any number of rows, no fallback */
+/* The launchers of an operation: on every card; on 9.0 once wgmma has held its trial; in the trial. The rest are
+ * statements of a, x and by. */
+#define THREE_WAYS(op, args, ...)                                                     \
+    extern "C" void op##_cuda(const struct args *a, const struct kern_exec *x)        \
+    {                                                                                 \
+        const enum by by = BY_MMA;                                                    \
+        __VA_ARGS__;                                                                  \
+    }                                                                                 \
+    extern "C" void op##_sm90a(const struct args *a, const struct kern_exec *x)       \
+    {                                                                                 \
+        const enum by by = BY_WGMMA;                                                  \
+        __VA_ARGS__;                                                                  \
+    }                                                                                 \
+    extern "C" void op##_wgmma_trial(const struct args *a, const struct kern_exec *x) \
+    {                                                                                 \
+        const enum by by = BY_WGMMA_ALONE;                                            \
+        __VA_ARGS__;                                                                  \
+    }
+/* A wait that never ends does not hang the trial: a tile has tens of them, of 20 ms then. */
+#define TRIAL_PATIENCE (1u << 10)
 
 /* ---- f32 x, W of 16 bits, not gated (linear_mixed.cu) ---- */
 void linear_mixed_bf16(const struct linear_in *in, const struct linear_out *out,

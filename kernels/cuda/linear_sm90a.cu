@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of many rows on sm_90a, bf16, f16, int8 and e4m3, of one matrix or of groups of rows with a matrix each:
+/* Products of many rows on sm_90a, bf16, f16, int8 and e4m3, of one matrix or of groups of rows with a matrix each;
+ * e4m3 with a scale a row of x and an output, or with scales of blocks of 128 of K (linear_fp8_block.cu):
  * wgmma from shared memory, which the tensor copy engine fills. The epilogue is that of linear_tiles.cu.
  *
  * A block has three warpgroups and is persistent: it computes several tiles, of 128 rows and 256 outputs (A: rows
@@ -20,7 +21,9 @@
  *
  * Order of a sum: K ascending in one register from 0, 16 numbers an instruction (of bytes 32); e4m3: of
  * each 128 numbers from 0, these ascending in f32, since Hopper keeps about 14 bits within the tensor cores
- * (arXiv:2412.19437, 3.3.2). It depends on n_in alone, not on rows, tile or grid. It is not the order of
+ * (arXiv:2412.19437, 3.3.2), and so a slice is a block of scales: sum = fma(slice, scale of x * scale of W, sum), as
+ * ref/linear_fp8_block.c. A lane loads the scales of the next slice while this one is multiplied: of its two rows, and
+ * one of W, which the warp shares. The order depends on n_in alone, not on rows, tile or grid. It is not the order of
  * linear_tiles.cu: bits differ from those of mma.sync, but for int8, whose sums are exact. So a deterministic
  * device uses this kernel for int8 only (linear.cu, trial.h).
  *
@@ -37,6 +40,7 @@
  * the tensor cores and takes 48: all of its 128 bytes a cycle. Multicast within a cluster would halve the L2
  * traffic of one operand; it is not implemented. Groups: W of each group that has rows, once for 128 of them.
  * Floor: FLOP / peak, or bytes / bandwidth. Not measured: no card has run this. */
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 /* included after it, because its includes have C linkage */
 #include "kernels/cuda/hopper.cuh"
@@ -54,7 +58,8 @@
 #define FLAT_ROWS    64u
 
 template <enum form F, unsigned ROWS> struct tile_of {
-    static const bool twice = F == FORM_E4M3; /* sums of the slice and of those before */
+    static const bool twice =
+        F == FORM_E4M3 || F == FORM_BLOCKS; /* sums of the slice and of those before */
     static const bool tall = ROWS == TALL_ROWS;
     static const unsigned width = tall && !twice ? 256 : 128; /* outputs of a consumer */
     static const unsigned n_out = tall ? width : CONSUMERS * width;
@@ -72,6 +77,7 @@ struct many_work {
     struct linear_in in;
     struct linear_out out;
     struct groups of; /* n_group 0: one matrix */
+    struct block_scales by;
     unsigned patience;
     bool four; /* y can be written four at a time */
 };
@@ -91,66 +97,28 @@ template <unsigned N> static __device__ __forceinline__ void next_position(struc
 
 #ifdef HOPPER_CODE
 /* ---- which tile; by each warp for itself ---- */
-struct many_tile {
-    uint32_t group, row, end, o; /* row == end: there is none */
-};
-
 /* Number i of a product of n_row rows by n_o tiles of outputs: bands, then outputs, then rows. */
 template <unsigned ROWS>
-static __device__ __forceinline__ struct many_tile tile_of_band(uint32_t i, uint32_t n_row,
-                                                                uint32_t n_o)
+static __device__ __forceinline__ struct linear_group tile_of_band(uint32_t i, uint32_t n_row,
+                                                                   uint32_t n_o)
 {
     const uint32_t n_tall = (n_row + ROWS - 1) / ROWS, band = BAND_ROWS / ROWS;
     const uint32_t first = i / (band * n_o) * band, rest = i % (band * n_o);
     const uint32_t left = n_tall > first ? n_tall - first : 1;
     const uint32_t tall = left < band ? left : band;
     const uint32_t row = (first + rest % tall) * ROWS;
-    const struct many_tile t = {0, row < n_row ? row : n_row, n_row, rest / tall};
+    const struct linear_group t = {0, row < n_row ? row : n_row, n_row, rest / tall};
     return t;
 }
 
-/* Number i of all groups' tiles: groups, then outputs, then rows. */
-template <unsigned ROWS>
-static __device__ __forceinline__ struct many_tile
-tile_of_groups(uint32_t i, const struct groups &g, uint32_t n_o)
-{
-    const uint32_t lane = threadIdx.x % WARP;
-    uint32_t before = 0; /* row tiles of the groups before these 32 */
-    for (uint32_t first = 0; first < g.n_group; first += WARP) {
-        const uint32_t j = first + lane;
-        const uint32_t begin = j < g.n_group ? g.starts[j] : 0;
-        const uint32_t end = j < g.n_group ? g.starts[j + 1] : 0;
-        const uint32_t mine = (end - begin + ROWS - 1) / ROWS;
-        uint32_t upto = mine;
-#pragma unroll
-        for (unsigned n = 1; n < WARP; n *= 2) {
-            const uint32_t other = __shfl_up_sync(ALL_LANES, upto, n);
-            upto += lane >= n ? other : 0;
-        }
-        const uint32_t has = __ballot_sync(ALL_LANES, (before + upto) * n_o > i);
-        if (has) {
-            const uint32_t l = (uint32_t)__ffs((int)has) - 1;
-            const uint32_t n = __shfl_sync(ALL_LANES, mine, l);
-            const uint32_t rest = i - (before + __shfl_sync(ALL_LANES, upto - mine, l)) * n_o;
-            const struct many_tile t = {first + l,
-                                        __shfl_sync(ALL_LANES, begin, l) + rest % n * ROWS,
-                                        __shfl_sync(ALL_LANES, end, l), rest / n};
-            return t;
-        }
-        before += __shfl_sync(ALL_LANES, upto, WARP - 1);
-    }
-    const struct many_tile none = {0, 0, 0, 0};
-    return none;
-}
-
 template <enum form F, unsigned ROWS>
-static __device__ __forceinline__ struct many_tile tile_number(uint32_t i,
-                                                               const struct many_work &w)
+static __device__ __forceinline__ struct linear_group tile_number(uint32_t i,
+                                                                  const struct many_work &w)
 {
     const unsigned n = tile_of<F, ROWS>::n_out;
     const uint32_t n_o = (w.out.n_out + n - 1) / n;
-    struct many_tile t =
-        w.of.n_group ? tile_of_groups<ROWS>(i, w.of, n_o) : tile_of_band<ROWS>(i, w.out.n_row, n_o);
+    struct linear_group t =
+        w.of.n_group ? tile_at(w.of, i, ROWS, n_o) : tile_of_band<ROWS>(i, w.out.n_row, n_o);
     t.o *= n;
     return t;
 }
@@ -165,7 +133,7 @@ static __device__ __forceinline__ uint32_t n_slice_of(const struct many_work &w)
 template <enum form F, unsigned ROWS>
 static __device__ __forceinline__ void
 ask_for(sm90a_tiles<F, ROWS> &s, const struct ring_position &t, const struct many_maps &maps,
-        const struct many_tile &at, uint32_t slice, bool with_x)
+        const struct linear_group &at, uint32_t slice, bool with_x)
 {
     const unsigned w_bytes = tile_of<F, ROWS>::n_out * SLICE, x_bytes = ROWS * SLICE;
     uint64_t *full = &s.full[t.stage];
@@ -184,7 +152,7 @@ produce_boxes(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struc
     const uint32_t n_slice = n_slice_of(w);
     struct ring_position t = {0, 0};
     for (uint32_t i = blockIdx.x;; i += gridDim.x) {
-        const struct many_tile at = tile_number<F, ROWS>(i, w);
+        const struct linear_group at = tile_number<F, ROWS>(i, w);
         if (at.row == at.end)
             break;
         for (uint32_t slice = 0; slice < n_slice; slice++) {
@@ -219,7 +187,7 @@ produce_picked(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const stru
     struct ring_position t = {0, 0}, told = {0, 0};
     uint32_t under_way = 0;
     for (uint32_t i = blockIdx.x;; i += gridDim.x) {
-        const struct many_tile at = tile_number<F, ROWS>(i, w);
+        const struct linear_group at = tile_number<F, ROWS>(i, w);
         uint32_t rows[ROWS / (WGMMA_THREADS / ROW_THREADS)];
         if (at.row == at.end)
             break;
@@ -291,23 +259,74 @@ template <enum form F, unsigned ROWS> static __device__ __forceinline__ struct m
     return p;
 }
 
+/* Scales of blocks: of a lane's two rows of x, and of W of group lane % 8 of the consumer's 16 outputs each. */
+struct scale_place {
+    const float *x[2], *w;
+};
+struct slice_scales {
+    float x[2], w;
+};
+template <unsigned N>
+static __device__ __forceinline__ struct scale_place
+place_scales(const struct many_work &w, const struct linear_group &at, uint32_t row, uint32_t o)
+{
+    static_assert(N == 8 * KERN_GATE_INTERLEAVE, "a group for 8 lanes each");
+    const uint32_t last = (w.out.n_out - 1) / KERN_GATE_INTERLEAVE;
+    const uint32_t group = o / KERN_GATE_INTERLEAVE + threadIdx.x % 8;
+    struct scale_place p;
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const uint32_t place = row + 8 * i < at.end ? row + 8 * i : at.end - 1;
+        p.x[i] = w.by.x + (w.of.n_group && w.of.rows ? w.of.rows[place] : place) * w.by.x_stride;
+    }
+    p.w = (const float *)((const char *)w.by.w + at.group * w.of.w_stride) +
+          (group < last ? group : last) * (size_t)w.by.w_stride;
+    return p;
+}
+static __device__ __forceinline__ struct slice_scales load_scales(const struct scale_place &p,
+                                                                  uint32_t slice)
+{
+    return {{p.x[0][slice], p.x[1][slice]}, p.w[slice]};
+}
+
+/* sums += of_slice; with scales of blocks times these. */
+template <enum form F, unsigned N, class T>
+static __device__ __forceinline__ void promote(T (&sums)[N / 8][4], const T (&of_slice)[N / 8][4],
+                                               const struct slice_scales &scales)
+{
+#pragma unroll
+    for (unsigned j = 0; j < N / 8; j++) {
+        const float w = F == FORM_BLOCKS ? __shfl_sync(ALL_LANES, scales.w, j / 2) : 1;
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++)
+            if constexpr (F == FORM_BLOCKS)
+                sums[j][i] = fmaf(of_slice[j][i], scales.x[i / 2] * w, sums[j][i]);
+            else
+                sums[j][i] += of_slice[j][i];
+    }
+}
+
 /* sums = the products of all slices. One slice is multiplied while the next is waited for; sums of e4m3 are added
  * in f32, slice by slice. */
 template <enum form F, unsigned ROWS, unsigned N, class T>
-static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_tiles<F, ROWS> &s,
-                                                  struct ring_position *t,
-                                                  const struct many_work &w)
+static __device__ __forceinline__ void
+sum_slices(T (&sums)[N / 8][4], sm90a_tiles<F, ROWS> &s, struct ring_position *t,
+           const struct many_work &w, const struct scale_place &scales_at)
 {
     const struct my_part p = part_of<F, ROWS>();
     const uint32_t n_slice = n_slice_of(w);
     T of_slice[tile_of<F, ROWS>::twice ? N / 8 : 1][4] = {};
+    struct slice_scales scales = {};
     uint32_t last = 0;
+    if constexpr (F == FORM_BLOCKS)
+        scales = load_scales(scales_at, 0);
 #pragma unroll
     for (unsigned i = 0; i < N / 2; i++)
         sums[i / 4][i % 4] = 0;
     hold(sums);
 #pragma unroll 1
     for (uint32_t slice = 0; slice < n_slice; slice++) {
+        struct slice_scales next = {};
         barrier_wait(&s.full[t->stage], t->parity, w.patience);
         __syncwarp(); /* products are for whole warps */
         const uint64_t x = wgmma_columns_k(shared_offset(s.stage[t->stage].x + p.row * SLICE));
@@ -315,12 +334,13 @@ static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_til
         if constexpr (tile_of<F, ROWS>::twice) {
             hold(of_slice);
             multiply_slice<F, N>(of_slice, x, o, false);
+            if constexpr (F == FORM_BLOCKS)
+                next = load_scales(scales_at, slice + 1 < n_slice ? slice + 1 : slice);
             wgmma_wait(0);
             hold(of_slice);
             let_go<F, ROWS>(s, t->stage);
-#pragma unroll
-            for (unsigned i = 0; i < N / 2; i++)
-                sums[i / 4][i % 4] += of_slice[i / 4][i % 4];
+            promote<F, N>(sums, of_slice, scales);
+            scales = next;
         } else {
             multiply_slice<F, N>(sums, x, o, true);
             wgmma_wait(1);
@@ -450,11 +470,17 @@ static __device__ __forceinline__ void consume(sm90a_tiles<F, ROWS> &s, const st
     float *lines = s.out[threadIdx.x / WARP - WGMMA_THREADS / WARP];
     struct ring_position t = {0, 0};
     for (uint32_t i = blockIdx.x;; i += gridDim.x) {
-        const struct many_tile at = tile_number<F, ROWS>(i, w);
+        const struct linear_group at = tile_number<F, ROWS>(i, w);
         typename form_of<F>::acc sums[n / 8][4];
         if (at.row == at.end)
             break;
-        sum_slices<F, ROWS, n>(sums, s, &t, w);
+        struct scale_place scales = {};
+        if constexpr (F == FORM_BLOCKS)
+            scales = place_scales<n>(w, at,
+                                     at.row + p.row + threadIdx.x % WGMMA_THREADS / WARP * 16 +
+                                         threadIdx.x % WARP / 4,
+                                     at.o + p.col);
+        sum_slices<F, ROWS, n>(sums, s, &t, w, scales);
         struct linear_out out = w.out;
         out.n_row = at.end;
         if (F == FORM_I8 || F == FORM_E4M3)
@@ -500,7 +526,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
 
 /* ---- launches ---- */
 /* Maximum number of tiles, for any distribution of the rows over the groups. */
-static uint32_t tiles_max(const struct many_work *w, uint32_t rows, uint32_t outputs)
+static uint32_t work_tiles_max(const struct many_work *w, uint32_t rows, uint32_t outputs)
 {
     const uint32_t n = w->out.n_row, n_group = w->of.n_group ? w->of.n_group : 1;
     const uint32_t more = n_group == 1 ? 0 : n < n_group ? n : n_group;
@@ -513,7 +539,7 @@ static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(sm90a_tiles<F, ROWS>);
     const uint32_t outputs = tile_of<F, ROWS>::n_out, n_group = w->of.n_group ? w->of.n_group : 1;
-    const uint32_t n = tiles_max(w, ROWS, outputs);
+    const uint32_t n = work_tiles_max(w, ROWS, outputs);
     const uint32_t blocks = w->patience ? TRIAL_BLOCKS : card_blocks(bytes, BLOCKS_MOST);
     const struct map_shape rows = map_bytes_of(w->in.row_bytes, w->out.n_row, w->in.x_bytes, ROWS);
     const struct map_shape matrix =
@@ -535,27 +561,33 @@ template <enum form F> static bool choose(const struct many_work *w, const struc
 {
     const uint32_t blocks = card_blocks(sizeof(sm90a_tiles<F, TALL_ROWS>), BLOCKS_MOST);
     const uint32_t n_group = w->of.n_group ? w->of.n_group : 1;
-    const uint32_t tall = tiles_max(w, TALL_ROWS, tile_of<F, TALL_ROWS>::n_out);
-    const uint32_t flat = tiles_max(w, FLAT_ROWS, tile_of<F, FLAT_ROWS>::n_out);
+    const uint32_t tall = work_tiles_max(w, TALL_ROWS, tile_of<F, TALL_ROWS>::n_out);
+    const uint32_t flat = work_tiles_max(w, FLAT_ROWS, tile_of<F, FLAT_ROWS>::n_out);
     const uint32_t by_tall = div_up(tall, blocks) * 10;
-    const uint32_t by_flat = div_up(flat, blocks) * (F == FORM_E4M3 ? 10 : 7);
+    const uint32_t by_flat = div_up(flat, blocks) * (tile_of<F, TALL_ROWS>::twice ? 10 : 7);
     if (w->out.n_row <= FLAT_ROWS * n_group || (!w->patience && by_flat < by_tall))
         return launch_tiles<F, FLAT_ROWS>(w, x);
     return launch_tiles<F, TALL_ROWS>(w, x);
 }
 
 bool linear_wgmma(enum form f, const struct linear_in *in, const struct linear_out *out,
-                  const struct groups *g, const struct kern_exec *x, unsigned patience)
+                  const struct groups *g, const struct block_scales *scales,
+                  const struct kern_exec *x, unsigned patience)
 {
     const struct groups none = {};
+    const struct block_scales unscaled = {};
     const uint32_t n_col = out->gated ? out->n_out / 2 : out->n_out;
-    const struct many_work w = {*in, *out, g ? *g : none, patience,
-                                fours(out->y, out->y_dtype, out->y_stride) && n_col >= 4};
+    const struct many_work w = {
+        *in,           *out,
+        g ? *g : none, scales ? *scales : unscaled,
+        patience,      fours(out->y, out->y_dtype, out->y_stride) && n_col >= 4};
     if (f == FORM_BF16)
         return choose<FORM_BF16>(&w, x);
     if (f == FORM_F16)
         return choose<FORM_F16>(&w, x);
     if (f == FORM_I8)
         return choose<FORM_I8>(&w, x);
+    if (f == FORM_BLOCKS)
+        return choose<FORM_BLOCKS>(&w, x);
     return choose<FORM_E4M3>(&w, x);
 }

@@ -8,6 +8,7 @@
 struct problem {
     uint32_t n_row, n_out, n_in, gated, n_group;
     bool accumulate, picked;
+    bool blocks;                 /* scales of blocks; of e4m3 alone */
     uint32_t shares[GROUPS_MAX]; /* of the rows, by group; all together SHARES */
 };
 #define SHARES 200u
@@ -16,6 +17,8 @@ struct problem {
 static const struct problem small[] = {
     {.n_row = 130, .n_out = 200, .n_in = 272, .accumulate = true},
     {.n_row = 40, .n_out = 288, .n_in = 208, .gated = 1},
+    {.n_row = 130, .n_out = 200, .n_in = 272, .accumulate = true, .blocks = true},
+    {.n_row = 40, .n_out = 288, .n_in = 208, .gated = 1, .blocks = true},
 };
 static const struct problem small_grouped[] = {
     {
@@ -28,12 +31,32 @@ static const struct problem small_grouped[] = {
         .shares = {0, 80, 6, 114, 0},
     },
     {.n_row = 200, .n_out = 150, .n_in = 80, .n_group = 3, .shares = {140, 0, 60}},
+    {
+        .n_row = 100,
+        .n_out = 64,
+        .n_in = 144,
+        .gated = 1,
+        .n_group = 5,
+        .picked = true,
+        .blocks = true,
+        .shares = {0, 80, 6, 114, 0},
+    },
+    {
+        .n_row = 200,
+        .n_out = 150,
+        .n_in = 80,
+        .n_group = 3,
+        .blocks = true,
+        .shares = {140, 0, 60},
+    },
 };
 /* o_proj of Llama 3 8B, gate_up and down of Llama 3.2 1B; experts of Qwen3 30B-A3B. */
 static const struct problem large[] = {
     {.n_row = 1100, .n_out = 4096, .n_in = 4096, .accumulate = true},
     {.n_row = 300, .n_out = 16384, .n_in = 2048, .gated = 1},
     {.n_row = 2200, .n_out = 2048, .n_in = 8192},
+    {.n_row = 300, .n_out = 16384, .n_in = 2048, .gated = 1, .blocks = true},
+    {.n_row = 2200, .n_out = 2048, .n_in = 8192, .accumulate = true, .blocks = true},
 };
 static const struct problem large_grouped[] = {
     {
@@ -52,12 +75,23 @@ static const struct problem large_grouped[] = {
         .n_group = 8,
         .shares = {25, 25, 1, 74, 0, 25, 49, 1},
     },
+    {
+        .n_row = 4000,
+        .n_out = 1536,
+        .n_in = 2048,
+        .gated = 1,
+        .n_group = 16,
+        .picked = true,
+        .blocks = true,
+        .shares = {25, 0, 1, 14, 30, 2, 0, 8, 20, 10, 10, 10, 0, 40, 15, 15},
+    },
 };
 #define N(list) (sizeof(list) / sizeof *(list))
 
 struct arrays { /* of one problem, in host memory or in the device's */
     unsigned char *x, *w;
     float *bias, *before, *got[2];
+    float *block_scales; /* of x: [n_row][blocks_stride()] */
     struct quant_row *scales;
     uint32_t *starts, *rows;
 };
@@ -95,6 +129,7 @@ static struct packed matrix_of(enum linear_type type, const struct problem *p, c
         .n_in = p->n_in,
         .dtype = dtypes[type],
         .gated = p->gated,
+        .blocks = p->blocks,
     };
 }
 
@@ -116,6 +151,8 @@ static struct arrays arrays_at(void *base, enum linear_type type, const struct p
     a.bias = trial_take(base, &n, p->n_out * sizeof(float));
     a.before = trial_take(base, &n, n_float);
     a.scales = trial_take(base, &n, p->n_row * sizeof(struct quant_row));
+    a.block_scales =
+        trial_take(base, &n, (size_t)p->n_row * blocks_stride(p->n_in) * sizeof(float));
     a.starts = trial_take(base, &n, (GROUPS_MAX + 1) * sizeof(uint32_t));
     a.rows = trial_take(base, &n, p->n_row * sizeof(uint32_t));
     a.got[0] = trial_take(base, &n, n_float);
@@ -138,22 +175,30 @@ static void fill_numbers(struct trial *t, unsigned char *p, size_t n)
     }
 }
 
+static size_t n_scale_of(const struct problem *p) /* of a matrix */
+{
+    const size_t n_group = (p->n_out + KERN_GATE_INTERLEAVE - 1) / KERN_GATE_INTERLEAVE;
+    return p->blocks ? n_group * blocks_stride(p->n_in) : p->n_out;
+}
+
 static void fill_matrices(struct trial *t, const struct problem *p, const struct arrays *h)
 {
     const size_t step = matrix_step(t->type, p);
     fill_numbers(t, h->x, (size_t)p->n_row * p->n_in);
     for (uint32_t g = 0; g < (p->n_group ? p->n_group : 1); g++) {
         fill_numbers(t, h->w + g * step, (size_t)p->n_out * p->n_in);
-        for (uint32_t o = 0; is_bytes(t->type) && o < p->n_out; o++) {
+        unsigned char *scales = h->w + g * step + int8_scales_at(p->n_out, p->n_in);
+        for (uint32_t o = 0; is_bytes(t->type) && o < n_scale_of(p); o++) {
             const float scale = (2 + trial_draw_f32(&t->rng)) / 256;
-            memcpy(h->w + g * step + int8_scales_at(p->n_out, p->n_in) + o * sizeof scale, &scale,
-                   sizeof scale);
+            memcpy(scales + o * sizeof scale, &scale, sizeof scale);
         }
     }
     for (uint32_t i = 0; i < p->n_out; i++)
         h->bias[i] = trial_draw_f32(&t->rng);
     for (size_t i = 0; i < n_float_of(p); i++)
         h->before[i] = trial_draw_f32(&t->rng);
+    for (size_t i = 0; i < (size_t)p->n_row * blocks_stride(p->n_in); i++)
+        h->block_scales[i] = (2 + trial_draw_f32(&t->rng)) / 256;
     for (uint32_t i = 0; i < p->n_row; i++) {
         h->scales[i] = (struct quant_row){.scale = (2 + trial_draw_f32(&t->rng)) / 256};
         h->rows[i] = trial_draw(&t->rng) % p->n_row;
@@ -203,7 +248,25 @@ static void launch(const struct trial *t, const struct problem *p, const struct 
     };
     const struct linear_fp8_grouped_args bytes = {{by, groups}};
     const struct linear_fp8_args e4m3 = {by};
-    if (t->type == LINEAR_I8)
+    const struct linear_fp8_block_grouped_args blocks = {
+        {
+            .y = card->got[i],
+            .y_dtype = DT_F32,
+            .x = card->x,
+            .x_scales = card->block_scales,
+            .w = matrix_of(t->type, p, card->w),
+            .bias = bias,
+            .n_row = p->n_row,
+            .x_stride = p->n_in,
+            .scale_stride = blocks_stride(p->n_in),
+            .y_stride = n_col_of(p),
+            .accumulate = p->accumulate,
+        },
+        groups,
+    };
+    if (p->blocks)
+        p->n_group ? k->linear_fp8_block_grouped(&blocks, &x) : k->linear_fp8_block(&blocks.by, &x);
+    else if (t->type == LINEAR_I8)
         p->n_group ? k->linear_int8_grouped(&bytes.as, &x) : k->linear_int8(&by, &x);
     else if (t->type == LINEAR_FP8)
         p->n_group ? k->linear_fp8_grouped(&bytes, &x) : k->linear_fp8(&e4m3, &x);
@@ -236,6 +299,11 @@ static FALLIBLE solve(struct trial_result *r, struct trial *t, const struct prob
     return Q_OK;
 }
 
+static bool serves(const struct trial *t, const struct problem *p)
+{
+    return !p->blocks || t->type == LINEAR_FP8;
+}
+
 static FALLIBLE solve_all(struct trial_result *out, struct trial *t, const struct problem *list,
                           size_t n, struct q_err *e)
 {
@@ -245,14 +313,15 @@ static FALLIBLE solve_all(struct trial_result *out, struct trial *t, const struc
     t->host = t->card = NULL;
     t->bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        size_t bytes;
-        (void)arrays_at(NULL, t->type, &list[i], &bytes);
+        size_t bytes = 0;
+        if (serves(t, &list[i]))
+            (void)arrays_at(NULL, t->type, &list[i], &bytes);
         t->bytes = bytes > t->bytes ? bytes : t->bytes;
     }
     if (!(rc = on->t->host_alloc(on->d, &t->host, t->bytes, what, e)) &&
         !(rc = on->t->alloc(on->d, &t->card, t->bytes, what, e)))
         for (size_t i = 0; i < n && !rc; i++)
-            rc = solve(out, t, &list[i], e);
+            rc = serves(t, &list[i]) ? solve(out, t, &list[i], e) : Q_OK;
     if (t->card)
         on->t->release(on->d, t->card);
     if (t->host)
@@ -295,7 +364,9 @@ void linear_trial_table(struct kern_table *t)
     t->linear = linear_wgmma_trial;
     t->linear_int8 = linear_int8_wgmma_trial;
     t->linear_fp8 = linear_fp8_wgmma_trial;
+    t->linear_fp8_block = linear_fp8_block_wgmma_trial;
     t->linear_grouped = linear_grouped_wgmma_trial;
     t->linear_int8_grouped = linear_int8_grouped_wgmma_trial;
     t->linear_fp8_grouped = linear_fp8_grouped_wgmma_trial;
+    t->linear_fp8_block_grouped = linear_fp8_block_grouped_wgmma_trial;
 }

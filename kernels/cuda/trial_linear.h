@@ -21,9 +21,13 @@ void linear_int8_grouped_wgmma_trial(const struct linear_int8_grouped_args *a,
                                      const struct kern_exec *x);
 void linear_fp8_grouped_wgmma_trial(const struct linear_fp8_grouped_args *a,
                                     const struct kern_exec *x);
+void linear_fp8_block_wgmma_trial(const struct linear_fp8_block_args *a, const struct kern_exec *x);
+void linear_fp8_block_grouped_wgmma_trial(const struct linear_fp8_block_grouped_args *a,
+                                          const struct kern_exec *x);
 /* Replace the operations of t by these. */
 void linear_trial_table(struct kern_table *t);
 
+/* e4m3 with scales of blocks is tried with e4m3: one kernel, another end of a slice. */
 enum linear_type { LINEAR_BF16, LINEAR_F16, LINEAR_I8, LINEAR_FP8, LINEAR_TYPES };
 
 /* One type, one matrix or (grouped) one of each group. known, tried: tables of the device, on which

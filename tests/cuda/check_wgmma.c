@@ -11,6 +11,7 @@
 CUDA_CALL(linear)
 CUDA_CALL(linear_int8)
 CUDA_CALL(linear_fp8)
+CUDA_CALL(linear_fp8_block)
 
 static void no_reference(const void *args, const struct kern_exec *x)
 {
@@ -30,13 +31,16 @@ static void no_reference(const void *args, const struct kern_exec *x)
 WGMMA_CALL(linear)
 WGMMA_CALL(linear_int8)
 WGMMA_CALL(linear_fp8)
+WGMMA_CALL(linear_fp8_block)
 WGMMA_CALL(linear_grouped)
 WGMMA_CALL(linear_int8_grouped)
 WGMMA_CALL(linear_fp8_grouped)
+WGMMA_CALL(linear_fp8_block_grouped)
 
 struct wgmma_case {
     struct linear_args a; /* n_row: places */
     const struct quant_row *rows;
+    const float *x_scales; /* a.w.blocks: [n_x][blocks_stride()] */
     uint32_t n_x, n_col;
     bool positive; /* e4m3, nothing cancels: what 14 bits do to a long sum shows */
     struct groups g;
@@ -66,6 +70,8 @@ static void make_arrays(struct kcheck *k, struct wgmma_case *c)
     const uint32_t n_matrix = c->g.n_group ? c->g.n_group : 1;
     const size_t n_w = (size_t)a->w.n_out * a->w.n_in, n_x = c->n_x * a->x_stride;
     struct quant_row *rows = kc_buf(k, c->n_x * sizeof *rows);
+    const uint32_t n_block = blocks_stride(a->w.n_in);
+    float *x_scales = kc_buf(k, (size_t)c->n_x * n_block * sizeof *x_scales);
     c->g.w_stride = align16(cuda_matrix_bytes(&a->w));
     unsigned char *w = kc_buf(k, n_matrix * c->g.w_stride);
     void *x = kc_buf(k, n_x * (is_bytes(a->w.dtype) ? 1 : 2));
@@ -75,27 +81,34 @@ static void make_arrays(struct kcheck *k, struct wgmma_case *c)
     for (uint32_t e = 0; e < n_matrix; e++) {
         unsigned char *one = w + e * c->g.w_stride;
         fill(k, c, one, n_w);
-        for (uint32_t o = 0; is_bytes(a->w.dtype) && o < a->w.n_out; o++) {
+        const uint32_t n_group = (a->w.n_out + KERN_GATE_INTERLEAVE - 1) / KERN_GATE_INTERLEAVE;
+        const size_t n_scale = a->w.blocks ? (size_t)n_group * n_block : a->w.n_out;
+        for (size_t o = 0; is_bytes(a->w.dtype) && o < n_scale; o++) {
             const float scale = (float)(1 + (o + e) % 5) / 512;
             memcpy(one + int8_scales_at(a->w.n_out, a->w.n_in) + o * sizeof scale, &scale,
                    sizeof scale);
         }
     }
+    for (size_t i = 0; i < (size_t)c->n_x * n_block; i++)
+        x_scales[i] = (float)(1 + i % 3) / 256;
     for (uint32_t i = 0; i < c->n_x; i++)
         rows[i] = (struct quant_row){.scale = (float)(1 + i % 3) / 256};
     a->w.data = w;
     a->x = x;
     a->bias = !c->g.n_group && kc_chance(k, 50) ? bias : NULL;
     c->rows = rows;
+    c->x_scales = x_scales;
 }
 
-/* Tiles are 128 rows x 256 outputs (e4m3 128), or 64 x 256; a slice of K is 128 bytes. */
+/* Tiles are 128 rows x 256 outputs (e4m3 128), or 64 x 256; a slice of K is 128 bytes. e4m3 in
+ * blocks comes up as often as plain. */
 static void make_shape(struct kcheck *k, struct wgmma_case *c)
 {
-    static const uint32_t types[] = {DT_BF16, DT_F16, DT_I8, DT_F8_E4M3};
+    static const uint32_t types[] = {DT_BF16, DT_F16, DT_I8, DT_F8_E4M3, DT_F8_E4M3};
     struct linear_args *a = &c->a;
     k->specials = false;
-    a->w.dtype = (enum dtype)kc_pick(k, types, 4);
+    a->w.dtype = (enum dtype)kc_pick(k, types, 5);
+    a->w.blocks = a->w.dtype == DT_F8_E4M3 && kc_chance(k, 50);
     a->x_dtype = a->w.dtype;
     a->w.gated = kc_chance(k, 40);
     const bool wide = kc_chance(k, 20);
@@ -136,12 +149,33 @@ static struct linear_fp8_args as_quant(const struct wgmma_case *c, const struct 
     };
 }
 
+static struct linear_fp8_block_args as_blocks(const struct wgmma_case *c,
+                                              const struct linear_args *a)
+{
+    return (struct linear_fp8_block_args){
+        .y = a->y,
+        .y_dtype = a->y_dtype,
+        .x = a->x,
+        .x_scales = c->x_scales,
+        .w = a->w,
+        .bias = a->bias,
+        .n_row = a->n_row,
+        .x_stride = a->x_stride,
+        .scale_stride = blocks_stride(a->w.n_in),
+        .y_stride = a->y_stride,
+        .accumulate = a->accumulate,
+    };
+}
+
 static void *run(struct kcheck *k, const struct wgmma_case *c, struct linear_args a, bool wgmma)
 {
     a.y = old_y(k, c, a.n_row);
     const struct linear_fp8_args q = as_quant(c, &a);
+    const struct linear_fp8_block_args b = as_blocks(c, &a);
     const struct kern_exec alone = {.nth = 1};
-    if (a.w.dtype == DT_I8)
+    if (a.w.blocks)
+        (wgmma ? call_linear_fp8_block_wgmma : call_linear_fp8_block)(&b, &alone);
+    else if (a.w.dtype == DT_I8)
         (wgmma ? call_linear_int8_wgmma : call_linear_int8)(&q.by, &alone);
     else if (a.w.dtype == DT_F8_E4M3)
         (wgmma ? call_linear_fp8_wgmma : call_linear_fp8)(&q, &alone);
@@ -187,8 +221,9 @@ static void check_linear_wgmma(struct kcheck *k)
     c.a.n_row = c.n_x = kc_pick(k, rows, 10);
     c.a.accumulate = !c.a.w.gated && c.a.y_dtype == DT_F32 && kc_chance(k, 40);
     make_arrays(k, &c);
-    kc_shape(k, "%s n_row %u n_out %u n_in %u%s%s", dtype_name(c.a.w.dtype), c.a.n_row, c.a.w.n_out,
-             c.a.w.n_in, c.a.w.gated ? " gated" : "", c.a.accumulate ? " onto y" : "");
+    kc_shape(k, "%s%s n_row %u n_out %u n_in %u%s%s", dtype_name(c.a.w.dtype),
+             c.a.w.blocks ? " in blocks" : "", c.a.n_row, c.a.w.n_out, c.a.w.n_in,
+             c.a.w.gated ? " gated" : "", c.a.accumulate ? " onto y" : "");
     const void *y = run(k, &c, c.a, true);
     near_known(k, &c, y, run(k, &c, c.a, false));
     for (uint32_t n = c.a.n_row / 3; n; n /= 5) { /* among fewer rows, by other tiles */
@@ -216,9 +251,11 @@ static void check_linear_wgmma_long(struct kcheck *k)
     a->x_stride = a->w.n_in;
     a->y_stride = c.n_col;
     a->n_row = c.n_x = kc_chance(k, 50) ? 66 : 20;
+    a->w.blocks = kc_chance(k, 50);
     make_arrays(k, &c);
     a->bias = NULL;
-    kc_shape(k, "e4m3, all positive, n_row %u n_out %u n_in %u", a->n_row, a->w.n_out, a->w.n_in);
+    kc_shape(k, "e4m3%s, all positive, n_row %u n_out %u n_in %u", a->w.blocks ? " in blocks" : "",
+             a->n_row, a->w.n_out, a->w.n_in);
     near_known(k, &c, run(k, &c, c.a, true), run(k, &c, c.a, false));
 }
 
@@ -249,10 +286,13 @@ static void *run_groups(struct kcheck *k, const struct wgmma_case *c)
     a.y = old_y(k, c, a.n_row + 1);
     const struct linear_grouped_args floats = {a, c->g};
     const struct linear_fp8_grouped_args bytes = {{as_quant(c, &a).by, c->g}};
+    const struct linear_fp8_block_grouped_args blocks = {as_blocks(c, &a), c->g};
     const struct kern_exec alone = {.nth = 1};
     if (a.n_row == 0)
         return a.y;
-    if (a.w.dtype == DT_I8)
+    if (a.w.blocks)
+        call_linear_fp8_block_grouped_wgmma(&blocks, &alone);
+    else if (a.w.dtype == DT_I8)
         call_linear_int8_grouped_wgmma(&bytes.as, &alone);
     else if (a.w.dtype == DT_F8_E4M3)
         call_linear_fp8_grouped_wgmma(&bytes, &alone);
@@ -268,9 +308,9 @@ static void check_linear_grouped_wgmma(struct kcheck *k)
     make_groups(k, &c);
     make_arrays(k, &c);
     const uint32_t n = c.g.starts[c.g.n_group];
-    kc_shape(k, "%s %u groups, %u places of %u rows, n_out %u n_in %u%s%s", dtype_name(c.a.w.dtype),
-             c.g.n_group, n, c.n_x, c.a.w.n_out, c.a.w.n_in, c.a.w.gated ? " gated" : "",
-             c.g.rows ? " picked" : "");
+    kc_shape(k, "%s%s %u groups, %u places of %u rows, n_out %u n_in %u%s%s",
+             dtype_name(c.a.w.dtype), c.a.w.blocks ? " in blocks" : "", c.g.n_group, n, c.n_x,
+             c.a.w.n_out, c.a.w.n_in, c.a.w.gated ? " gated" : "", c.g.rows ? " picked" : "");
     const void *y = run_groups(k, &c), *before = old_y(k, &c, c.a.n_row + 1);
     for (uint32_t p = 0, e = 0; p < n; p += 1 + n / 3) {
         struct linear_args one = c.a;
@@ -282,6 +322,7 @@ static void check_linear_grouped_wgmma(struct kcheck *k)
         one.w.data = (const char *)c.a.w.data + e * c.g.w_stride;
         one.x = (const char *)c.a.x + row * c.a.x_stride * (is_bytes(c.a.w.dtype) ? 1 : 2);
         of_one.rows += row;
+        of_one.x_scales += row * blocks_stride(one.w.n_in);
         kc_same_bits(
             k, "place",
             (struct kc_bits){row_of(&c, y, p), run(k, &of_one, one, true), c.a.y_dtype, c.n_col});
@@ -293,8 +334,8 @@ static void check_linear_grouped_wgmma(struct kcheck *k)
 }
 
 const struct cuda_check cuda_checks_wgmma[] = {
-    {"linear_wgmma", no_reference, call_linear_wgmma, 0, check_linear_wgmma, 4},
-    {"linear_wgmma_long", no_reference, call_linear_fp8_wgmma, 0, check_linear_wgmma_long, 1},
+    {"linear_wgmma", no_reference, call_linear_wgmma, 0, check_linear_wgmma, 6},
+    {"linear_wgmma_long", no_reference, call_linear_fp8_wgmma, 0, check_linear_wgmma_long, 2},
     {"linear_grouped_wgmma", no_reference, call_linear_grouped_wgmma, 0, check_linear_grouped_wgmma,
      3},
     {0},

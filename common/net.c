@@ -170,8 +170,8 @@ FALLIBLE net_raise_descriptors(uint32_t n, struct q_err *e)
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= n)
         return Q_OK;
-    const struct rlimit raised = {.rlim_cur = r.rlim_max < n ? r.rlim_max : n,
-                                  .rlim_max = r.rlim_max};
+    struct rlimit raised = r;
+    raised.rlim_cur = r.rlim_max < n ? r.rlim_max : n;
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0)
         r = raised;
     else

@@ -174,7 +174,7 @@ void core_reset_prefix_cache(struct core *c);
 bool core_preempt_last(struct core *c);         /* as scheduler_preempt_last; for tests */
 uint64_t core_item_bytes(const struct core *c); /* of the items of open requests */
 bool core_busy(const struct core *c);           /* requests are waiting or running */
-bool core_works(const struct core *c); /* or a thread has the grammar or items of an aborted one */
+bool core_works(const struct core *c);          /* or a thread has work of an aborted one */
 
 struct core_info { /* valid when READY, then constant except for the fingerprint */
     struct model_shape shape;

@@ -3,13 +3,13 @@
  * that kills the worker.
  *
  * An engine that is lost takes all running generations along. Its successor's hello says how it
- * ended. If it crashed by itself, each of them counts the death; after SUSPECT_LOST deaths it is a
- * suspect. While there are suspects, one of them is submitted at a time, the first waiting one, and
- * all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens, the first of them
- * SUSPECT_TRIAL_MS ago, is none any more and waits like the others; one that is alone in the engine when it dies, for at least the
- * CULPRIT_LOST-th time, ends with an error. With several frontends each tries its own suspects; the
- * engine gives one frontend at a time its turn (submit.alone, error.alone), and the next engine
- * says whose it was (hello.tried). */
+ * ended. If it crashed by itself, each of them counts the death; after SUSPECT_LOST deaths it is
+ * a suspect. While there are suspects, one of them is submitted at a time, the first waiting
+ * one, and all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens, the
+ * first of them SUSPECT_TRIAL_MS ago, is none any more and waits like the others; one that is
+ * alone in the engine when it dies, for at least the CULPRIT_LOST-th time, ends with an error.
+ * With several frontends each tries its own suspects; the engine gives one frontend at a time
+ * its turn (submit.alone, error.alone), and the next engine says whose it was (hello.tried). */
 #include <string.h>
 #include "common/clock.h"
 #include "common/log.h"

@@ -195,8 +195,11 @@ static void work_for_nobody_is_stopped(void **state)
         assert_true(grammar_compiler_abort_next(grammar_compiler, &frontend_id, &req_id));
     }
     assert_false(grammar_compiler_abort_next(grammar_compiler, &frontend_id, &req_id));
+    assert_int_equal(grammar_compiler_count(grammar_compiler), 0);
+    assert_true(grammar_compiler_works(grammar_compiler)); /* what was handed out */
     while (grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0))
         assert_false(grammar_compiler_take(grammar_compiler, &x));
+    assert_false(grammar_compiler_works(grammar_compiler));
     assert_int_equal(stats().bytes, 0);
     grammar_compiler_free(grammar_compiler);
 }

@@ -27,7 +27,7 @@ def test_summary():
     ("qwen2_moe", {"experts": 6, "dtype": "BF16", "kv_bytes_per_token": 2 * 2 * 2 * 16 * 2}),
     ("llama-gptq", {"quantization": "int4", "unused_tensors": 0, "weight_bytes": 72576}),
     ("llama-torchao-int8-int4", {"quantization": "int4", "unused_tensors": 0}),
-    ("llama-torchao-int4", {"quantization": "none", "unused_tensors": 0}),
+    ("llama-torchao-int4", {"quantization": None, "unused_tensors": 0}),
     ("mamba2", {"kv_bytes_per_token": 0, "state_bytes_per_sequence": 11264}),
     ("mistral3-vision", {"architecture": "Ministral3ForCausalLM", "text_model_of": "Mistral3ForConditionalGeneration"}),
 ])

@@ -155,6 +155,9 @@ static const struct emu_case few_bits[] = {
     {.model = "fp8-block", .dtype = DT_F16, .margin = 0.3f},
     {.model = "experts-gptq-4-act", .dtype = DT_BF16, .margin = 0.3f},
     {.model = "experts-awq-4", .dtype = DT_F16, .margin = 0.3f},
+    {.model = "torchao-intx-asym", .dtype = DT_BF16, .margin = 0.3f},
+    {.model = "torchao-tiles", .dtype = DT_F32, .margin = 1e-3f},
+    {.model = "torchao-mixed", .dtype = DT_BF16, .margin = 0.3f},
 };
 #define N_FEW_BITS (sizeof few_bits / sizeof *few_bits)
 

@@ -608,6 +608,8 @@ static void dummy_has_its_bits(void **state)
         {DATA "awq-4", QUANTIZE_INT4},
         {DATA "gptq-4-act", QUANTIZE_INT4},
         {DATA "int8", QUANTIZE_INT8},
+        {DATA "torchao-intx", QUANTIZE_INT4},
+        {DATA "torchao-tiles", QUANTIZE_NOT},
     };
     struct kern_table kern;
     (void)state;

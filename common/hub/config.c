@@ -501,8 +501,8 @@ static enum q_code take_text(struct model_config *c, json_t **root, const char *
     return rc;
 }
 
-/* MPT, DBRX: keys of attention, experts and their activation are in objects of their own, a later one
- * in an earlier. They become keys of the config, unless it has them. */
+/* MPT, DBRX: keys of attention, experts and their activation are in objects of their own, a later
+ * one in an earlier. They become keys of the config, unless it has them. */
 static enum q_code take_section(json_t *root, const char *path, struct q_err *e)
 {
     static const struct {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torchao: quantization_config.quant_type is a config of its, {"default": {"_type": …, "_version": 2,
- * "_data": {…}}}, or one for each module by name (FqnToConfig). Which modules these are need not be
- * read: a matrix's tensors say what it is, but for the bits of integers
- * that are stored in int8. Files of version 1 are pickles of classes. Source: the config.json that
- * transformers 5.24 and torchao 0.18 write. */
+/* torchao: quantization_config.quant_type is a config of its, {"default": {"_type": …, "_version":
+ * 2, "_data": {…}}}, or one for each module by name (FqnToConfig). Which modules these are need not
+ * be read: a matrix's tensors say what it is, but for the bits of integers that are stored in int8.
+ * Files of version 1 are pickles of classes. Source: the config.json that transformers 5.24 and
+ * torchao 0.18 write. */
 #include <string.h>
 #include <strings.h>
 #include "common/hub/config_quant_internal.h"

@@ -605,10 +605,8 @@ static void dummy_has_its_bits(void **state)
         const char *dir;
         enum quantization quantization;
     } all[] = {
-        {DATA "awq-4", QUANTIZE_INT4},
-        {DATA "gptq-4-act", QUANTIZE_INT4},
-        {DATA "int8", QUANTIZE_INT8},
-        {DATA "torchao-intx", QUANTIZE_INT4},
+        {DATA "awq-4", QUANTIZE_INT4},        {DATA "gptq-4-act", QUANTIZE_INT4},
+        {DATA "int8", QUANTIZE_INT8},         {DATA "torchao-intx", QUANTIZE_INT4},
         {DATA "torchao-tiles", QUANTIZE_NOT},
     };
     struct kern_table kern;

@@ -433,15 +433,16 @@ static struct guard_connection *new_connection(struct guard *g)
     return c;
 }
 
-void guard_accept(struct guard *g, uv_stream_t *listener)
+bool guard_accept(struct guard *g, uv_stream_t *listener)
 {
     struct guard_connection *c = new_connection(g);
     if (!c)
-        return;
+        return false;
     if (uv_accept(listener, (uv_stream_t *)&c->tcp) != 0)
         uv_close((uv_handle_t *)&c->tcp, on_closed);
     else
         begin_connection(c);
+    return true;
 }
 
 void guard_accept_queued(struct guard *g, uv_stream_t *listener)

@@ -38,8 +38,9 @@ struct guard { /* of one server */
 /* connections and bytes are set by the caller afterwards. */
 void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
                 bool (*has_access)(const void *ctx, const char *head, size_t n), const void *ctx);
-/* Accept the next connection of a listener. */
-void guard_accept(struct guard *g, uv_stream_t *listener);
+/* Accept the next connection of a listener. False: out of memory; until a later call accepts it,
+ * libuv takes no other one. */
+bool guard_accept(struct guard *g, uv_stream_t *listener);
 /* Accept all connections in the listener's queue: the kernel resets those when it is closed. */
 void guard_accept_queued(struct guard *g, uv_stream_t *listener);
 /* The connection has sent a request. */

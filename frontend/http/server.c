@@ -100,6 +100,7 @@ static void on_ping_timer(uv_timer_t *timer)
 {
     struct http_server *s = timer->data;
     int64_t now = (int64_t)uv_now(s->loop);
+    server_accept_next(s); /* if there was no memory for it */
     for (struct http_exchange *x = s->open, *next; x; x = next) {
         next = x->next;
         exchange_tick(x, now);
@@ -217,10 +218,8 @@ void server_accept_next(struct http_server *s)
 {
     uv_idle_stop(&s->accepter);
     for (uint32_t i = 0; i < s->n_listener; i++)
-        if (s->has_next[i]) {
-            s->has_next[i] = false;
-            guard_accept(&s->guard, (uv_stream_t *)&s->listeners[i]);
-        }
+        s->has_next[i] =
+            s->has_next[i] && !guard_accept(&s->guard, (uv_stream_t *)&s->listeners[i]);
 }
 
 static void on_accepter(uv_idle_t *accepter)
@@ -241,13 +240,13 @@ static void on_connection(uv_stream_t *listener, int status)
     struct http_server *s = listener->data;
     if (status)
         return;
-    if (s->n_accepted < ACCEPTS_MAX) {
-        s->n_accepted++;
-        guard_accept(&s->guard, listener);
-    } else {
-        s->has_next[(uv_tcp_t *)listener - s->listeners] = true;
+    bool *has_next = &s->has_next[(uv_tcp_t *)listener - s->listeners];
+    *has_next = s->n_accepted >= ACCEPTS_MAX;
+    if (*has_next)
         uv_idle_start(&s->accepter, on_accepter);
-    }
+    else
+        *has_next = !guard_accept(&s->guard, listener); /* on_ping_timer tries again */
+    s->n_accepted++;
 }
 
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,

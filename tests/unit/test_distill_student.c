@@ -69,6 +69,7 @@ static const struct refusal {
     {"hy_v3", "has no gradient: only dense families are supported"},
     {"mellum", "has no gradient: only dense families are supported"},
     {"solar_open", "has no gradient: only dense families are supported"},
+    {"dbrx", "has no gradient: only dense families are supported"},
     {"phimoe", "has no gradient: only dense families are supported"},
     {"qwen3_next", "has no gradient"},
     {"youtu", "operation 5 (store of layer 0) has no gradient: no support for latent attention"},

@@ -22,8 +22,8 @@
  *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; partial
  *                                  results go to the workspace and attention_fold.cu joins them
  *     attention_kernel<D, KV, 4>   large pieces, in halves: 64 rows share each tile of K and V
- * Pieces x KV heads are assigned to blocks round robin: the grid depends on the card only, so one graph serves
- * every step.
+ * Pieces x KV heads are assigned to blocks round robin, large ones in a snake (item_after): the grid depends on the card
+ * only, so one graph serves every step.
  *
  * Shared memory (attention_shared_of): q, then stages for tiles of K and V, then, for four warps with heads of 96
  * and 128, the total of splits. Three stages (wide heads: two) hold K0 V0 K1 V1 … in rotation: two tiles (one) are
@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     const struct plan_piece *pieces =
         (const struct plan_piece *)((const char *)plan +
                                     (WARPS == 1 ? plan->small_at : plan->large_at));
-    for (uint32_t i = blockIdx.x; i < n_piece; i += gridDim.x) {
+    for (uint32_t i = blockIdx.x; i < n_piece; i = WARPS == 1 ? i + gridDim.x : item_after(i)) {
         struct plan_piece piece = pieces[i / a.n_kv_head / parts];
         piece.row += i / a.n_kv_head % parts * 16 * WARPS;
         if (parts > 1 && piece.row >= a.seqs[piece.seq].n_query * (a.n_head / a.n_kv_head))
@@ -64,12 +64,18 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     }
 }
 
+template <int D, enum dtype KV, unsigned WARPS> static unsigned blocks_of(void)
+{
+    return card_blocks(sizeof(attention_shared_of<D, KV, WARPS>),
+                       total_of<D, WARPS>::place == IN_WORKSPACE ? PLAN_WIDE_ROWS / (WARPS * 16)
+                                                                 : BLOCKS_MOST);
+}
 template <int D, enum dtype KV, unsigned WARPS>
 static void launch_pieces(const struct attention_args *a, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(attention_shared_of<D, KV, WARPS>);
     const bool wide = total_of<D, WARPS>::place == IN_WORKSPACE;
-    const unsigned n_block = card_blocks(bytes, wide ? PLAN_WIDE_ROWS / (WARPS * 16) : BLOCKS_MOST);
+    const unsigned n_block = blocks_of<D, KV, WARPS>();
     /* at the end of the workspace (plan_workspace_bytes) */
     const size_t totals = wide ? (size_t)n_block * WARPS * 16 * D * sizeof(float) : 0;
     const struct attention_room room = {
@@ -126,6 +132,34 @@ static bool launch_for(const struct attention_args *a, const struct kern_exec *x
     default:
         return false;
     }
+}
+
+template <enum dtype KV> static uint32_t slots_for(uint32_t head_dim)
+{
+    switch (head_dim) {
+    case 64:
+        return blocks_of<64, KV, 1>();
+    case 80:
+        return blocks_of<80, KV, 1>();
+    case 96:
+        return blocks_of<96, KV, 1>();
+    case 128:
+        return blocks_of<128, KV, 1>();
+    case 192:
+        return blocks_of<192, KV, 1>();
+    case 256:
+        return blocks_of<256, KV, 1>();
+    default:
+        return 0;
+    }
+}
+
+extern "C" uint32_t attention_slots(enum dtype kv_dtype, uint32_t head_dim)
+{
+    return kv_dtype == DT_BF16      ? slots_for<DT_BF16>(head_dim)
+           : kv_dtype == DT_I8      ? slots_for<DT_I8>(head_dim)
+           : kv_dtype == DT_F8_E4M3 ? slots_for<DT_F8_E4M3>(head_dim)
+                                    : 0;
 }
 
 extern "C" void attention_cuda(const struct attention_args *a, const struct kern_exec *x)

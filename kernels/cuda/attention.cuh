@@ -315,6 +315,15 @@ static inline void fold_attention(const struct attention_args *a, const struct k
     fold_launch(&f, a->plan_host, x);
 }
 
+/* The item of this block after its item i, or one behind the last: of 0 … G - 1 number b, then of G … 2 G - 1 number
+ * G - 1 - b, and so on. Items are sorted, the longest first, so with round robin block 0 would have the longest of each
+ * round: of one causal prompt of 2048 rows, 32 heads over 8, on 132 blocks, 158 units of time where the mean is 126; this
+ * way the most is 127. */
+static __device__ __forceinline__ uint32_t item_after(uint32_t i)
+{
+    return i / gridDim.x % 2 ? i + 2 * blockIdx.x + 1 : i + 2 * (gridDim.x - blockIdx.x) - 1;
+}
+
 /* ---- a piece ---- */
 /* Order of loads: K0 V0 K1 V1 … Load n goes to stage n % STAGES and is issued STAGES - 1 iterations before its use:
  * K0 V0 at the start (with two stages: K0), then one load per iteration. */
@@ -380,15 +389,15 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     struct warp_rows r;
     struct warp_q<D> q;
     struct warp_state<D> w;
+    struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
+    uint32_t stage = 0;
+    if (tiles.from < tiles.to) /* on their way while q is loaded */
+        load_first<D, KV, WARPS>(s.kv, a, p, tiles.from);
     rows_of_warp(&r, p, a, piece.row + row);
     load_q<D, WARPS, KV != DT_BF16>(s.q, p, a, piece.row);
     team_sync<WARPS>();
     load_q_fragments<D>(q, s.q + row);
     struct warp_total<D, total_of<D, WARPS>::place> total = total_for<D, KV, WARPS>(s, room);
-    struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
-    uint32_t stage = 0;
-    if (tiles.from < tiles.to)
-        load_first<D, KV, WARPS>(s.kv, a, p, tiles.from);
     begin_split<D>(w);
     for (; tiles.from < tiles.to; tiles.from++) {
         float sc[8][4];

@@ -155,7 +155,7 @@ static __device__ __forceinline__ void produce(const struct attention_args &a,
     /* tiles whose blocks are looked up at once */
     const uint32_t per_chunk = WARP * KERN_BLOCK / TILE;
     struct ring_position t = {0, 0};
-    for (uint32_t i = blockIdx.x; i < n_work(a); i += gridDim.x) {
+    for (uint32_t i = blockIdx.x; i < n_work(a); i = item_after(i)) {
         const struct work w = work_of(a, i);
         const struct tile_range tiles = w.tiles;
         struct feed f = {w.p, a.n_kv_head, 0, patience};
@@ -332,7 +332,7 @@ static __device__ __forceinline__ void consume(const struct attention_args &a, s
                                                unsigned patience)
 {
     struct ring_position t = {0, 0};
-    for (uint32_t i = blockIdx.x; i < n_work(a); i += gridDim.x)
+    for (uint32_t i = blockIdx.x; i < n_work(a); i = item_after(i))
         consume_one<D>(a, i, s, &t, patience);
 }
 #endif

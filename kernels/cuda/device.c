@@ -385,7 +385,7 @@ static size_t cuda_plan(const struct device *d, void *out, const struct device_l
                         const struct attention_seq *seqs, uint32_t n_seq)
 {
     (void)d;
-    plan_make(out, l, seqs, n_seq);
+    plan_make(out, l, attention_slots(l->kv_dtype, l->head_dim), seqs, n_seq);
     const struct plan_head *h = out;
     return h->large_at + h->n_large * sizeof(struct plan_piece);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large pieces are assigned to blocks round robin, so the long ones come first: the last rows of a
- * prompt have the longest context. Small pieces have about equal length. */
+/* Large pieces are assigned to blocks in a snake (attention.cuh), so the long ones come first: the
+ * last rows of a prompt have the longest context. Small pieces have about equal length. */
 #include "kernels/cuda/plan.h"
 #include <stdlib.h>
 #include "kernels/device.h"
@@ -52,8 +52,35 @@ static bool is_small(const struct device_limits *l, const struct attention_seq *
     return seq->n_query == 1 || (uint64_t)seq->n_query * group_of(l) <= PLAN_ROWS_SMALL;
 }
 
+/* Are pieces that are not split done about as soon as split ones? Pieces go to warps round robin, as
+ * in attention.cu; without splits there is nothing to write, read and fold again, which is worth
+ * 1 / 16. */
+static bool fills_card(const struct device_limits *l, uint32_t n_slot,
+                       const struct attention_seq *seqs, uint32_t n_seq)
+{
+    uint32_t loads[PLAN_SLOTS_MAX] = {0}, slot = 0, most = 0;
+    uint64_t n_all = 0;
+    if (n_slot == 0 || n_slot > PLAN_SLOTS_MAX)
+        return false;
+    for (uint32_t i = 0; i < n_seq; i++) {
+        if (!seqs[i].n_query || !is_small(l, &seqs[i]))
+            continue;
+        const uint32_t n_split = div_up((uint64_t)seqs[i].start + seqs[i].n_query, PLAN_SPLIT);
+        const uint32_t n_item =
+            div_up((uint64_t)seqs[i].n_query * group_of(l), PLAN_ROWS_SMALL) * l->n_kv_head;
+        for (uint32_t j = 0; j < n_item; j++) {
+            loads[slot] += n_split;
+            most = loads[slot] > most ? loads[slot] : most;
+            slot = slot + 1 < n_slot ? slot + 1 : 0;
+        }
+        n_all += (uint64_t)n_split * n_item;
+    }
+    return (uint64_t)most * 16 <= (uint64_t)div_up(n_all, n_slot) * 17;
+}
+
 struct maker {
     const struct device_limits *l;
+    bool whole; /* small pieces have all splits */
     struct plan_piece *small, *large;
     uint32_t n_small, n_large, n_partial;
 };
@@ -63,8 +90,8 @@ static void make_small(struct maker *m, uint32_t i_seq, const struct attention_s
 {
     const uint32_t n_row = seq->n_query * group_of(m->l), n_all = seq->n_query * m->l->n_head;
     const uint32_t n_split = div_up((uint64_t)seq->start + seq->n_query, PLAN_SPLIT);
-    const bool parts =
-        n_split > 1 && (uint64_t)n_split * n_all <= plan_partial_rows(m->l) - m->n_partial;
+    const bool parts = !m->whole && n_split > 1 &&
+                       (uint64_t)n_split * n_all <= plan_partial_rows(m->l) - m->n_partial;
     if (parts) {
         *fold = (struct plan_fold){m->n_partial, n_split, n_all};
         m->n_partial += n_split * n_all;
@@ -104,12 +131,16 @@ static void make_large(struct maker *m, uint32_t i_seq, const struct attention_s
     }
 }
 
-void plan_make(void *out, const struct device_limits *l, const struct attention_seq *seqs,
-               uint32_t n_seq)
+void plan_make(void *out, const struct device_limits *l, uint32_t n_slot,
+               const struct attention_seq *seqs, uint32_t n_seq)
 {
     struct plan_head *head = out;
     struct plan_fold *folds = (struct plan_fold *)(void *)(head + 1);
-    struct maker m = {.l = l, .small = (struct plan_piece *)(void *)(folds + n_seq)};
+    struct maker m = {
+        .l = l,
+        .whole = fills_card(l, n_slot, seqs, n_seq),
+        .small = (struct plan_piece *)(void *)(folds + n_seq),
+    };
     for (uint32_t i = 0; i < n_seq; i++) {
         folds[i] = (struct plan_fold){0, 0, 0};
         if (seqs[i].n_query && is_small(l, &seqs[i]))

@@ -6,7 +6,8 @@
  * independent of the rest of the batch; the partial results are folded in ascending order. A piece
  * is a work item: some rows (query token x head of a KV head's group) over some splits. Small
  * pieces (one warp, 16 rows) serve sequences in decode: one split each, folded by another kernel,
- * or, if the memory for partial results is full, all splits one after the other. Large pieces (128
+ * or, if the memory for partial results is full or there are enough pieces for the card, all splits
+ * one after the other. Large pieces (128
  * rows: two teams of 64, at once or one after the other) serve prompts and fold their splits
  * themselves. All give the same bits.
  *
@@ -25,6 +26,7 @@ struct device_limits; /* device.h */
 #define PLAN_ROWS_LARGE   128u
 #define PLAN_ROWS_TEAM    64u /* of attention.cu's kernel for them */
 #define PLAN_NO_PARTIAL   UINT32_MAX
+#define PLAN_SLOTS_MAX    4096u /* more at once: small pieces are always split */
 /* Maximum number of partial results (of one row and head): those of 64 sequences of 16 k tokens and
  * 32 heads. Each takes 4 * (head_dim + 2) bytes. */
 #define PLAN_PARTIAL_ROWS 131072u
@@ -73,8 +75,12 @@ uint32_t plan_partial_rows(const struct device_limits *l);
  * PLAN_NARROW on a card of n_unit multiprocessors. */
 size_t plan_workspace_bytes(const struct device_limits *l, uint32_t n_unit);
 size_t plan_bytes(const struct device_limits *l);
-/* seqs: [n_seq]; blocks are not read. A sequence without query tokens has no piece. */
-void plan_make(void *out, const struct device_limits *l, const struct attention_seq *seqs,
-               uint32_t n_seq);
+/* n_slot: small pieces that the card computes at once (attention_slots); 0: not known.
+ * seqs: [n_seq]; blocks are not read. A sequence without query tokens has no piece. */
+void plan_make(void *out, const struct device_limits *l, uint32_t n_slot,
+               const struct attention_seq *seqs, uint32_t n_seq);
+/* The number of small pieces x KV heads that the current card computes at once; 0: attention of
+ * such heads is of other kernels. */
+uint32_t attention_slots(enum dtype kv_dtype, uint32_t head_dim);
 
 #endif

@@ -198,10 +198,12 @@ static void attend(struct kcheck *k, struct attention_args a, const struct atten
         .n_kv_head = a.n_kv_head,
         .head_dim = a.head_dim,
     };
+    static const uint32_t slots[] = {0, 1,
+                                     3}; /* always split; whole; whole where these are filled */
     for (uint32_t i = 0; i < n_seq; i++)
         l.n_row_max += seqs[i].n_query;
     void *plan = kc_buf(k, plan_bytes(&l));
-    plan_make(plan, &l, seqs, n_seq);
+    plan_make(plan, &l, kc_pick(k, slots, 3), seqs, n_seq);
     a.seqs = kc_copy(k, seqs, n_seq * sizeof *seqs);
     a.n_seq = n_seq;
     a.n_row = l.n_row_max;

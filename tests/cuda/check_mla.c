@@ -36,7 +36,7 @@ static void call_mla(const void *args, const struct kern_exec *x)
     for (uint32_t i = 0; i < a.n_seq; i++)
         l.n_row_max += a.seqs[i].n_query;
     void *plan = kc_buf(of, plan_bytes(&l));
-    plan_make(plan, &l, a.seqs, a.n_seq);
+    plan_make(plan, &l, 0, a.seqs, a.n_seq);
     a.plan = plan;
     a.plan_host = a.n_seq % 2 ? plan : NULL; /* as in a step, or as recorded */
     cuda_run(launch_mla, &a);

@@ -161,7 +161,7 @@ static size_t direct_plan(const struct device *d, void *out, const struct device
                           const struct attention_seq *seqs, uint32_t n_seq)
 {
     (void)d;
-    plan_make(out, l, seqs, n_seq);
+    plan_make(out, l, 0, seqs, n_seq);
     return plan_bytes(l);
 }
 static const struct device_table direct = {

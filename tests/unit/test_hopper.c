@@ -262,8 +262,9 @@ static FALLIBLE try_all(struct trial_result r[LINEAR_TYPES], const struct device
         if ((rc = linear_trial_run(&r[i], on, known, tried, type, false, TRIAL_SMALL, e)) ||
             (rc = linear_trial_run(&grouped, on, known, tried, type, true, TRIAL_SMALL, e)))
             break;
-        assert_int_equal(r[i].n, 130 * 200 + 40 * 144);
-        assert_int_equal(grouped.n, 100 * 32 + 200 * 150);
+        const uint32_t times = type == LINEAR_FP8 ? 2 : 1; /* also with scales of blocks */
+        assert_int_equal(r[i].n, times * (130 * 200 + 40 * 144));
+        assert_int_equal(grouped.n, times * (100 * 32 + 200 * 150));
         r[i].n += grouped.n;
         r[i].n_differ += grouped.n_differ;
         r[i].worst = fmax(r[i].worst, grouped.worst);
@@ -323,6 +324,21 @@ static void some_fp8_grouped(const struct linear_fp8_grouped_args *a, const stru
 {
     some_quant(&a->as.by, x);
 }
+static void some_blocks(const struct linear_fp8_block_args *a, const struct kern_exec *x)
+{
+    (void)x;
+    write_numbers(a->y, a->n_row * a->y_stride);
+}
+static void some_blocks_grouped(const struct linear_fp8_block_grouped_args *a,
+                                const struct kern_exec *x)
+{
+    some_blocks(&a->by, x);
+}
+static void block_is_off(const struct linear_fp8_block_args *a, const struct kern_exec *x)
+{
+    some_blocks(a, x);
+    ((float *)a->y)[3] += 1;
+}
 static void first_is_off(const struct linear_args *a, const struct kern_exec *x)
 {
     some_linear(a, x);
@@ -354,6 +370,8 @@ static void trial_of_wrong_products(void **state)
     known.linear_grouped = some_groups;
     known.linear_int8_grouped = some_int8_grouped;
     known.linear_fp8_grouped = some_fp8_grouped;
+    known.linear_fp8_block = some_blocks;
+    known.linear_fp8_block_grouped = some_blocks_grouped;
     tried = known;
     tried.linear = first_is_off;
     tried.linear_int8 = rounds_otherwise;
@@ -364,6 +382,12 @@ static void trial_of_wrong_products(void **state)
     assert_int_equal(r[LINEAR_I8].n_differ, 1);
     assert_true(isinf(r[LINEAR_FP8].worst));
     assert_false(linear_trial_holds(&(struct trial_result){0}, LINEAR_BF16, false));
+    tried = known;
+    tried.linear_fp8_block = block_is_off; /* scales of blocks alone are wrong */
+    assert_ok(try_all(r, &on, &known, &tried, &e), &e);
+    assert_false(linear_trial_holds(&r[LINEAR_FP8], LINEAR_FP8, false));
+    assert_true(linear_trial_holds(&r[LINEAR_BF16], LINEAR_BF16, true));
+    tried.linear = first_is_off;
     broken.sync = failing_sync;
     const struct device_link fails = {&broken, NULL, NULL};
     assert_fails(try_all(r, &fails, &known, &tried, &e), Q_IO, "illegal", &e);

@@ -22,8 +22,8 @@
  *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; partial
  *                                  results go to the workspace and attention_fold.cu joins them
  *     attention_kernel<D, KV, 4>   large pieces, in halves: 64 rows share each tile of K and V
- * Pieces x KV heads are assigned to blocks round robin, large ones in a snake (item_after): the grid depends on the card
- * only, so one graph serves every step.
+ * Pieces x KV heads are assigned to blocks round robin, large ones in a snake (item_after): the grid depends on the
+ * card only, so one graph serves every step.
  *
  * Shared memory (attention_shared_of): q, then stages for tiles of K and V, then, for four warps with heads of 96
  * and 128, the total of splits. Three stages (wide heads: two) hold K0 V0 K1 V1 … in rotation: two tiles (one) are

@@ -23,8 +23,8 @@ extern "C" {
 #define K_BYTES  64u /* of a row at a time */
 #define WARP_OUT 32u /* outputs of a warp's tile: two mma; gated: 16 of gate, 16 of up */
 
-/* segment: blocks of K_BYTES; so each of few_kernel's 8 warps has one from K = 4096 on. FORM_BLOCKS: e4m3 with scales of
- * blocks of 128, of linear_sm90a.cu alone. */
+/* segment: blocks of K_BYTES; so each of few_kernel's 8 warps has one from K = 4096 on. FORM_BLOCKS: e4m3 with scales
+ * of blocks of 128, of linear_sm90a.cu alone. */
 enum form { FORM_BF16, FORM_F16, FORM_I8, FORM_E4M3, FORM_BLOCKS };
 template <enum form F> struct form_of {
     typedef float acc;
@@ -160,8 +160,9 @@ void linear_tiles_fp8(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 
 /* ---- many rows on sm_90a (linear_sm90a.cu) ----
- * groups: NULL, or as below. scales: of FORM_BLOCKS, else NULL. False: nothing was launched and the caller uses the tiles
- * above, because the card, the driver or the arguments are unsupported; speed is not considered. patience: of each wait
+ * groups: NULL, or as below. scales: of FORM_BLOCKS, else NULL. False: nothing was launched and the caller uses the
+ * tiles above, because the card, the driver or the arguments are unsupported; speed is not considered. patience:
+ * of each wait
  * (hopper.cuh). */
 struct
     block_scales { /* one for 128 columns: of a row of x; of 16 rows of W (linear_fp8_block.cu) */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_fp8_block, and with groups: e4m3 by e4m3 with scales of blocks (ops_fp8.h), by mma.sync; fragments:
- * linear.cuh. On compute capability 9.0 more rows than 16 go to linear_sm90a.cu, where that held its trial. W is the A of an mma, whose 16 outputs are one group and so have one scale; a lane's sums are of
- * two rows of x, which have two.
+ * linear.cuh. On compute capability 9.0 more rows than 16 go to linear_sm90a.cu, where that held its trial.
+ * W is the A of an mma, whose 16 outputs are one group and so have one scale; a lane's sums are of two rows of x, which
+ * have two.
  *
  * Order: that of ref/linear_fp8_block.c but within a block of 128, which is four mma from 0. The number of rows does
  * not change a row's bits.

@@ -12,8 +12,9 @@
  *     weigh    a block a part   by top_k (up to 1024): the part's best k. Else weights, their sums a chunk, and for the
  *                               edge of top_p (or a larger top_k) its first level. Logprobs: sum and best of the part
  *     draw     a block a row    the best k of the parts' or the edge's other two levels and the cut; the draw; the rank
- * Of 152 k logits that are 38 blocks for one row, more than a card has multiprocessors from 4 rows on. A block loads its
- * part once, into shared memory. Passes of one block over a row, of L2: greedy, temperature and top_k none (top_k: over
+ * Of 152 k logits that are 38 blocks for one row, more than a card has multiprocessors from 4 rows on. A block loads
+ * its part once, into shared memory. Passes of one block over a row, of L2: greedy, temperature and top_k none
+ * (top_k: over
  * 38 k items), top_p 4, rank 1; with top_n_sigma 3 more, and then also weights and the best k (4) are done there.
  * A row's workspace (workspace.h): struct sample_state, its copy, the parts' best items; 6.3 bytes a logit.
  * Shared: parts 49 KiB (radix buckets 24, items 8, the part 16), draw 41 KiB (with sums of chunks 4, a chunk 4).

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_group - groups of 4-bit weights and a tile of rows: unpacking and addresses. The including file defines registers of int32 and of f32:
+/* int4_group - groups of 4-bit weights and a tile of rows: unpacking and addresses. The including
+ * file defines registers of int32 and of f32:
  *
  *     ints, INTS (int32 in one), ints_set, ints_load, ints_store, ints_add
  *     ints_low, ints_high: the low and the high halves of bytes
- *     floats, floats_set, floats_load, floats_load_f16, floats_load_i8, floats_store: the same lanes
- *     as f32
+ *     floats, floats_set, floats_load, floats_load_f16, floats_load_i8, floats_store: the same
+ *     lanes as f32
  *     ints_group(acc, sum, scale, zero, x): fma(scale, sum - zero * x, acc)
  *
  * Threads: as ops.h. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int4_tile - the micro-kernel of linear_w4a8 on registers of int32 sums: one group of 4-bit
- * weights times a tile of rows. The including file defines the names of int4_group.h and ints_dot(sum, w,
- * x): sum + 4 products in each int32, w four weights as stored, 0 … 15, x four s8.
+ * weights times a tile of rows. The including file defines the names of int4_group.h and
+ * ints_dot(sum, w, x): sum + 4 products in each int32, w four weights as stored, 0 … 15, x four s8.
  *
  * Sums of a group begin at 0 in registers, and are added to the rows' f32 sums from there. Threads:
  * pure functions. */

@@ -63,7 +63,7 @@ INLINE void tile(const struct linear_tile *t, const int rows, const int is_far)
 #define TILE(rows)                                       \
     static void tile_##rows(const struct linear_tile *t) \
     {                                                    \
-        if (t->next.is_far)                              \
+        if (t->is_far)                                   \
             tile(t, rows, 1);                            \
         else                                             \
             tile(t, rows, 0);                            \

@@ -11,7 +11,6 @@
 struct linear_next { /* memory to prefetch meanwhile */
     const char *p;
     size_t step; /* bytes in each step along K */
-    int is_far;  /* into the second-level cache, which has more misses in flight than the first */
 };
 struct linear_tile {
     const void *x;  /* first row, at the start of the slice */
@@ -21,6 +20,7 @@ struct linear_tile {
     float *sum;     /* [rows][KERN_PANEL], 64-byte aligned */
     struct linear_next next;
     int first; /* start from zero instead of sum */
+    int is_far; /* next: into the second-level cache, which has more misses in flight than the first */
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 

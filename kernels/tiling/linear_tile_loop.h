@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
-        t.next.is_far = n_tile > 1 && n_tile <= LINEAR_FAR && linear_far_bytes();
+        t.is_far = n_tile > 1 && n_tile <= LINEAR_FAR && linear_far_bytes();
         t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead : next;
         /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {

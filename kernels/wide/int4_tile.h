@@ -28,6 +28,13 @@ INLINE void int4_dot(struct int4_sums *s, struct int4_tile t, const ints *w,
     }
 }
 
+/* What the steps of a tile prefetch: `step` bytes from p on, and so on. */
+struct int4_next {
+    const char *p;
+    size_t step;
+    bool is_far; /* into the second-level cache */
+};
+
 /* A group of a slice. */
 struct int4_one {
     const uint8_t *packed; /* as it is stored */
@@ -40,7 +47,7 @@ struct int4_one {
 /* From the group as it is stored. One row uses two chains of sums per output, to hide their
  * latency. */
 INLINE void sums_packed(struct int4_sums *s, const struct int4_one *g, struct int4_tile t,
-                        struct linear_next *next)
+                        struct int4_next *next)
 {
     struct int4_rows x = g->x;
     struct int4_sums more;
@@ -76,7 +83,7 @@ INLINE void sums_packed(struct int4_sums *s, const struct int4_one *g, struct in
 
 /* From the unpacked group; prefetches `next` into the second-level cache. */
 INLINE void sums_bytes(struct int4_sums *s, const struct int4_one *g, struct int4_tile t,
-                       struct linear_next *next)
+                       struct int4_next *next)
 {
     struct int4_rows x = g->x;
     for (const uint8_t *w = g->bytes + (size_t)t.strip * 4, *end = w + g->n_k / 4 * LINE; w < end;
@@ -129,7 +136,7 @@ INLINE void load_again(void)
 
 /* One group: every strip of outputs. */
 INLINE void int4_group_tile(float (*acc)[KERN_PANEL], const struct int4_one *g, struct int4_tile t,
-                            struct linear_next *next, const bool packed)
+                            struct int4_next *next, const bool packed)
 {
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
         struct int4_sums s;

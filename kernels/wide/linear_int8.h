@@ -73,7 +73,7 @@ INLINE void int8_tile(const struct linear_tile *t, const int rows)
     const struct linear_tile local = *t;
     const int n_vec = rows == 1 ? (int)KERN_PANEL / INTS : INTS_STRIP;
     for (uint32_t strip = 0; strip < KERN_PANEL; strip += (uint32_t)(n_vec * INTS)) {
-        if (LINEAR_ONE_PASS > 1 && local.next.is_far)
+        if (LINEAR_ONE_PASS > 1 && local.is_far)
             int8_strip(&local, rows, n_vec, strip, 1);
         else
             int8_strip(&local, rows, n_vec, strip, 0);

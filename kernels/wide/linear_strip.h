@@ -107,7 +107,7 @@ INLINE void tile_strip(const struct linear_tile *t, struct form f, uint32_t lane
             s.v[r][j] = t->first ? vec_set(0) : vec_load(t->sum + r * KERN_PANEL + lane + 16 * j);
     }
     for (const float *end = p.x + n_pair * 2; p.x < end; p.x += 2, p.w += pair_bytes) {
-        if (LINEAR_ONE_PASS > 1 && t->next.is_far)
+        if (LINEAR_ONE_PASS > 1 && t->is_far)
             linear_prefetch_far(next, step, (int)(pair_bytes / 64) / n_strip);
         else
             linear_prefetch(next, step, (int)(pair_bytes / 64) / n_strip);

@@ -29,8 +29,8 @@ INLINE uint32_t int4_packed_rows(void)
 
 /* A line of packed weights, or four inputs of a strip, are a step. The steps of all tiles together
  * prefetch the next slice; a single tile that unpacks prefetches some bytes ahead. */
-INLINE struct linear_next int4_next(const struct int4_part *p, uint32_t row, struct int4_tile t,
-                                    const bool packed)
+INLINE struct int4_next int4_next(const struct int4_part *p, uint32_t row, struct int4_tile t,
+                                  const bool packed)
 {
     const uint32_t most = packed ? int4_packed_rows() : LINEAR_TILE;
     const uint32_t n_tile = (p->n_row + most - 1) / most;
@@ -38,10 +38,10 @@ INLINE struct linear_next int4_next(const struct int4_part *p, uint32_t row, str
     const size_t k = (size_t)p->n_group * p->a->w.group;
     const size_t n_step = packed ? k / 8 : k / 4 * KERN_PANEL / (size_t)(t.n_vec * INTS);
     const size_t bytes = p->n_group * int4_group_bytes(p->a->w.group);
-    struct linear_next next = {.step = bytes / (n_step * n_tile) + 1, .is_far = 1};
+    struct int4_next next = {.step = bytes / (n_step * n_tile) + 1, .is_far = true};
     next.p = (const char *)p->next + i_tile * n_step * next.step;
     if (packed && n_tile == 1) {
-        next = (struct linear_next){.step = LINE}; /* and the scales of each group: int4_tile */
+        next = (struct int4_next){.step = LINE}; /* and the scales of each group: int4_tile */
         next.p = (const char *)p->w + int4_ahead(t.rows, 4096);
     }
     return next;
@@ -63,7 +63,7 @@ INLINE void int4_tile(const struct int4_part *p, uint32_t row, const int rows, c
         t.n_vec = (int)KERN_PANEL / INTS; /* so that memory is read in order */
     else if (rows > (int)LINEAR_TILE)
         t.n_vec = INTS_STRIP / 2;
-    struct linear_next next = int4_next(p, row, t, packed);
+    struct int4_next next = int4_next(p, row, t, packed);
     if (int4_last(p)) {
         const struct epilogue f = EPILOGUE_OF(p->a);
         const struct range of = {p->row + row, p->row + row + (uint32_t)rows};

@@ -19,8 +19,8 @@ struct linear_tile {
     uint32_t n_k;   /* of the slice; odd only in the last one */
     float *sum;     /* [rows][KERN_PANEL], 64-byte aligned */
     struct linear_next next;
-    int first; /* start from zero instead of sum */
-    int is_far; /* next: into the second-level cache, which has more misses in flight than the first */
+    int first;  /* start from zero instead of sum */
+    int is_far; /* next goes into the second-level cache: it has more misses in flight */
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 

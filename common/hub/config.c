@@ -507,10 +507,12 @@ static enum q_code take_section(json_t *root, const char *path, struct q_err *e)
 {
     static const struct {
         const char *model_type, *key;
-    } sections[] = {{"mpt", "attn_config"},
-                    {"dbrx", "attn_config"},
-                    {"dbrx", "ffn_config"},
-                    {"dbrx", "ffn_act_fn"}};
+    } sections[] = {
+        {"mpt", "attn_config"},
+        {"dbrx", "attn_config"},
+        {"dbrx", "ffn_config"},
+        {"dbrx", "ffn_act_fn"},
+    };
     const char *type = json_string_value(json_object_get(root, "model_type"));
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         json_t *section = json_object_get(root, sections[i].key);

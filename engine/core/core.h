@@ -26,11 +26,9 @@
 #include "engine/worker/ring.h"
 
 #define CORE_FINGERPRINT_MAX 24
-#define CORE_RESTARTS_MAX    5 /* consecutive crashes without a finished step */
-#define CORE_CULPRITS_MAX \
-    16                   /* consecutive requests that crashed the worker, without a
-                                   * finished step */
-#define CORE_END_MS 2000 /* time for a worker to exit before it is killed */
+#define CORE_RESTARTS_MAX    5    /* consecutive crashes without a finished step */
+#define CORE_CULPRITS_MAX    16   /* consecutive requests that crashed the worker, likewise */
+#define CORE_END_MS          2000 /* time for a worker to exit before it is killed */
 
 struct core_config {
     struct worker_config worker;

@@ -63,9 +63,8 @@ struct generation_calls { /* after on_error, or on_tokens with a finish, the gen
     void (*on_submit)(struct generation *f);
 };
 
-/* What the generations of one request have in common, zeroed by its owner before the first
- * link_open; the rest is the link's. The engine refuses a request by refusing its first generation:
- * the others wait until it has room, and more and more of them are submitted at a time. */
+/* Of the generations of one request; zeroed before the first link_open, then the link's. The engine
+ * refuses a request by refusing its first generation; the others wait until there is room. */
 struct link_request {
     bool accepted;         /* one of its generations was */
     uint32_t n_submitted;  /* its generations at the engine */

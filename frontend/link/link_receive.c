@@ -123,8 +123,8 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     link_pump(l);
 }
 
-/* Has the engine accepted a generation of its request? It answers in the order of submissions: one
- * from before is, if it is there. */
+/* Has the engine accepted a generation of its request? Answers come in the order of submissions, so
+ * a running one that was submitted before this one has been accepted. */
 static bool is_of_accepted(const struct link *l, const struct generation *f)
 {
     if (!f->request)

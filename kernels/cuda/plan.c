@@ -52,9 +52,8 @@ static bool is_small(const struct device_limits *l, const struct attention_seq *
     return seq->n_query == 1 || (uint64_t)seq->n_query * group_of(l) <= PLAN_ROWS_SMALL;
 }
 
-/* Are pieces that are not split done about as soon as split ones? Pieces go to warps round
- * robin, as in attention.cu; without splits there is nothing to write, read and fold again, which is worth
- * 1 / 16. */
+/* Are pieces that are not split done about as soon as split ones? Pieces go to warps round robin,
+ * as in attention.cu; without splits nothing is written, read and folded again: worth 1 / 16. */
 static bool fills_card(const struct device_limits *l, uint32_t n_slot,
                        const struct attention_seq *seqs, uint32_t n_seq)
 {

@@ -149,8 +149,7 @@ static inline bool arch_is_transposed(const struct arch_tensor *t)
     return t->dims[2] == D_TRANSPOSED;
 }
 
-/* Does the tensor hold all experts of a layer? */
-bool arch_is_stacked(const struct arch_tensor *t);
+bool arch_is_stacked(const struct arch_tensor *t); /* does it hold all experts of a layer? */
 
 struct quire_tensor;
 struct plugin_arch;
@@ -168,8 +167,10 @@ struct arch {
     size_t n_tensor;
     struct arch_layer layer;
     struct arch_head head[ARCH_HEAD_LAYERS]; /* without a name: one product, "score" */
-    const struct plugin_arch *plugin;        /* NULL: built in, and then there is nothing below */
-    const struct arch_own *own;              /* [n_own] */
+    bool
+        experts_in_rows; /* a tensor of all experts has their rows one after the other, not [E, …] */
+    const struct plugin_arch *plugin; /* NULL: built in, and then there is nothing below */
+    const struct arch_own *own;       /* [n_own] */
     uint32_t n_own;
     bool takes_items; /* rows of its input may be others than the embedding's (modality.h) */
 };

@@ -86,6 +86,8 @@ static const struct refusal {
      "model.layers.0.self_attn.q_proj.qweight is quantized; expected F32, F16 or BF16"},
     {"llama-gptq-act8",
      "model.layers.0.self_attn.q_proj.qweight is quantized; expected F32, F16 or BF16"},
+    {"llama-torchao-int4", "is quantized; expected F32, F16 or BF16"},
+    {"llama-torchao-int8-int4", "is quantized; expected F32, F16 or BF16"},
     {"mixtral", "operation 10 (route of layer 0) has no gradient: only dense families"},
     {"olmoe", "operation 12 (route of layer 0) has no gradient: only dense families"},
     {"qwen2-awq",

@@ -25,6 +25,7 @@ const struct arch arch_dbrx = {
     .prefix = "transformer.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
+    .experts_in_rows = true,
     .layer =
         {
             .norm = ARCH_NORM_LAYER,

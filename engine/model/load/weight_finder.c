@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_finder.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/log.h"
@@ -40,7 +41,8 @@ struct wanted { /* of a tensor */
     bool of_heads;      /* a vector, stored as a row a head or as a tensor a head, as one row, or as
                            a row for each column of a convolution */
     bool of_conv;       /* the last of these: it may have a dimension of 1 between its two */
-    uint32_t n_stacked; /* above 0: the tensor holds so many experts, of which this is one */
+    uint32_t n_stacked; /* above 0: the tensor holds so many experts, of which this is one … */
+    bool in_rows;       /* … their rows one after the other, in two dimensions */
     uint32_t seed;      /* of dummy numbers */
 };
 
@@ -49,15 +51,14 @@ static enum q_code check_shape(const struct tensor *t, const struct wanted *w, s
     char found[64];
     const uint32_t n_dim = w->is_vector ? 1 : 2;
     const uint32_t turn = arch_is_transposed(w->spec) && !t->has_outputs_first && n_dim == 2;
-    const uint32_t first = w->n_stacked ? 1 : 0; /* dimension */
+    const uint32_t first = w->n_stacked && !w->in_rows ? 1 : 0; /* dimension */
+    const uint64_t n_row = (uint64_t)w->n[turn] * (w->in_rows ? w->n_stacked : 1);
     char experts[48] = "", text[40] = "";
     bool same = t->n_dim == first + n_dim && (!first || t->shape[0] == w->n_stacked);
     for (uint32_t i = 0; same && i < n_dim; i++)
-        same = t->shape[first + i] == w->n[i ^ turn];
+        same = t->shape[first + i] == (i ? w->n[!turn] : n_row);
     if (w->of_conv && t->n_dim == 3 && t->shape[1] == 1) /* of each group one input */
         same = t->shape[0] == w->n[0] && t->shape[2] == w->n[1];
-    if (first && n_dim == 2 && t->n_dim == 2) /* their rows one after the other */
-        same = t->shape[0] == (uint64_t)w->n_stacked * w->n[turn] && t->shape[1] == w->n[!turn];
     if (same)
         return Q_OK;
     shape_text(found, sizeof found, t);
@@ -68,9 +69,10 @@ static enum q_code check_shape(const struct tensor *t, const struct wanted *w, s
     if (n_dim == 1)
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%s%u] (%s%s)",
                       tail(t->file), t->name, found, experts, w->n[0], text, w->text[0]);
-    return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%s%u, %u] (%s%s, %s)",
-                  tail(t->file), t->name, found, experts, w->n[turn], w->n[!turn], text,
-                  w->text[turn], w->text[!turn]);
+    return q_fail(e, Q_MISMATCH,
+                  "%s: tensor %s has shape %s, expected [%s%" PRIu64 ", %u] (%s%s, %s)",
+                  tail(t->file), t->name, found, experts, n_row, w->n[!turn], text, w->text[turn],
+                  w->text[!turn]);
 }
 
 /* A tied model may be stored with its one table under the name of the other. */
@@ -240,6 +242,7 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
                      row->slot == W_CONV || row->slot == W_MIX_RATE),
         .of_conv = row->slot == W_CONV,
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
+        .in_rows = f->arch->experts_in_rows && arch_is_stacked(row),
         .seed = seed_of(row, at),
     };
     return find_tensor(s, f, &w, at, e);

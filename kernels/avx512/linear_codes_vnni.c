@@ -19,7 +19,7 @@ INLINE ints bytes_sum(ints sum)
 
 void linear_codes_avx512_vnni(const struct linear_codes_args *a, const struct kern_exec *x)
 {
-    if (a->by.w.codes.kind < KERN_CODES_INT_END)
+    if (a->by.w.codes.by_ints)
         codes_ints_product(&a->by, x);
     else
         linear_codes_avx512(a, x);

@@ -24,7 +24,7 @@ static const float codes_floats[KERN_CODES_END - KERN_CODES_INT_END][16] = {
      -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f},
 };
 
-#define CODES_BYTES_ZERO 0x80 /* codes of 8 bits are stored as value + 128 */
+#define CODES_BYTES_ZERO 0x80 /* codes of 8 bits, by_ints: value + 128 */
 
 static inline uint32_t codes_block(const struct packed_codes *c) /* inputs that lie together */
 {
@@ -79,30 +79,41 @@ static inline size_t codes_group_at(const struct packed_codes *c, uint32_t g)
 }
 
 /* Code k of output `lane` of a group's codes. */
-static inline uint8_t codes_get(const uint8_t *codes, enum kern_codes kind, uint32_t lane,
+static inline uint8_t codes_get(const uint8_t *codes, const struct packed_codes *c, uint32_t lane,
                                 uint32_t k)
 {
-    const uint32_t in_line = kind == KERN_CODES_BYTES ? 4 : 8, pair = k % in_line / 2, odd = k % 2;
+    const bool bytes = c->kind == KERN_CODES_BYTES;
+    const uint32_t in_line = bytes ? 4 : 8, pair = k % in_line / 2, odd = k % 2;
     const uint8_t *line = codes + (k / in_line * KERN_PANEL + lane) * 4 + 2 * odd;
-    if (kind >= KERN_CODES_INT_END)
-        return codes[k / 2 * KERN_PANEL + lane] >> 4 * odd & 15;
-    return (uint8_t)(kind == KERN_CODES_BYTES ? line[pair] ^ CODES_BYTES_ZERO
-                                              : line[pair / 2] >> pair % 2 * 4 & 15);
+    if (!c->by_ints)
+        return bytes ? codes[k * KERN_PANEL + lane]
+                     : codes[k / 2 * KERN_PANEL + lane] >> 4 * odd & 15;
+    return (uint8_t)(bytes ? line[pair] ^ CODES_BYTES_ZERO : line[pair / 2] >> pair % 2 * 4 & 15);
 }
 
-/* n codes of output `lane`, a group. */
-static inline void codes_put_group(uint8_t *codes, enum kern_codes kind, uint32_t lane,
-                                   const uint8_t *q, uint32_t n)
+/* The codes of a group of output `lane`: products of f32. */
+static inline void codes_put_plain(uint8_t *codes, const struct packed_codes *c, uint32_t lane,
+                                   const uint8_t *q)
 {
-    const uint32_t in_line = kind == KERN_CODES_BYTES ? 4 : 8;
-    for (uint32_t k = 0; kind >= KERN_CODES_INT_END && k < n; k += 2)
-        codes[k / 2 * KERN_PANEL + lane] = (uint8_t)((q[k] & 15) | q[k + 1] << 4);
-    for (uint32_t k = 0; kind < KERN_CODES_INT_END && k < n; k += in_line, q += in_line) {
+    for (uint32_t k = 0; k < c->group; k++)
+        if (c->kind == KERN_CODES_BYTES)
+            codes[k * KERN_PANEL + lane] = q[k];
+        else if (k % 2 == 0)
+            codes[k / 2 * KERN_PANEL + lane] = (uint8_t)((q[k] & 15) | q[k + 1] << 4);
+}
+
+/* Products of integers. */
+static inline void codes_put_lines(uint8_t *codes, const struct packed_codes *c, uint32_t lane,
+                                   const uint8_t *q)
+{
+    const bool bytes = c->kind == KERN_CODES_BYTES;
+    const uint32_t in_line = bytes ? 4 : 8;
+    for (uint32_t k = 0; k < c->group; k += in_line, q += in_line) {
         uint8_t *four = codes + (k / in_line * KERN_PANEL + lane) * 4;
         for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t first = kind == KERN_CODES_BYTES ? i % 2 * 2 + i / 2 : i % 2 * 4 + i / 2;
-            four[i] = (uint8_t)(kind == KERN_CODES_BYTES ? q[first] ^ CODES_BYTES_ZERO
-                                                         : (q[first] & 15) | q[first + 2] << 4);
+            const uint32_t first = bytes ? i % 2 * 2 + i / 2 : i % 2 * 4 + i / 2;
+            four[i] = (uint8_t)(bytes ? q[first] ^ CODES_BYTES_ZERO
+                                      : (q[first] & 15) | q[first + 2] << 4);
         }
     }
 }
@@ -136,7 +147,10 @@ static inline void codes_put(uint8_t *panel, const struct packed_codes *c, uint3
     const uint8_t *q = from->q + (size_t)g * c->group;
     const bool by_256 = c->scales == KERN_SCALES_BY_256;
     const uint32_t super = g * c->group / KERN_CODES_SUPER;
-    codes_put_group(at, (enum kern_codes)c->kind, lane, q, c->group);
+    if (c->by_ints)
+        codes_put_lines(at, c, lane, q);
+    else
+        codes_put_plain(at, c, lane, q);
     codes_put_scale(scales, c, lane, by_256 ? 0 : from->scales[g], by_256 ? from->parts[g] : 0);
     if (c->has_min)
         codes_put_scale(scales + codes_mins_at(c), c, lane, by_256 ? 0 : from->mins[g],

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codes_x - rounding of inputs to integers for codes that are whole numbers (formula: ops_codes.h).
+/* codes_x - rounding of inputs to integers for products by_ints (formula: ops_codes.h).
  * Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_CODES_X_H
 #define QUIRE_KERNELS_OPS_CODES_X_H

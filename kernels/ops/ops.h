@@ -57,7 +57,8 @@ struct packed_codes { /* how a matrix of codes is packed, ops_codes.h; all 0: it
     uint8_t kind;     /* enum kern_codes */
     uint8_t scales;   /* enum kern_scales */
     uint8_t has_min;
-    uint8_t group; /* inputs that share a scale: 16, 32, 64 or 128 */
+    uint8_t group;   /* inputs that share a scale: 16, 32, 64 or 128 */
+    uint8_t by_ints; /* 1: x is rounded to integers, ops_codes.h; 0: products of f32 */
 };
 
 struct packed {       /* a weight matrix in the layout above */

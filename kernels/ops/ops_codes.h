@@ -4,15 +4,18 @@
  * of inputs:
  *     W[o,k] = fma(scale[o,g], value(q[o,k]), min[o,g]),  g = k / group; min 0 where there is none
  * This holds the blocks of GGUF files, MXFP4, NVFP4 and bitsandbytes' nf4 and fp4 as they are:
- * W[o,k] is the f32 that the format defines, and memory is read in the packed size.
+ * W[o,k] is the f32 that the format defines, and memory is read in the packed size. Two products;
+ * packed_codes.by_ints (ops.h) says which, and codes lie in its order:
  *
- * Values that are floats (nf4, fp4): the product is that of `linear` with such an f32 matrix, to
- * the bit. A kernel unpacks a slice of a panel into the first-level cache, or for few rows into
- * registers, and multiplies from there.
+ * by_ints 0, of f32: the product is that of `linear` with such an f32 matrix, to the bit. A kernel
+ * unpacks a slice of a panel into the first-level cache, or for few rows into registers, and
+ * multiplies from there. Any kind of codes.
  *
- * Values that are whole numbers: x is rounded to integers of at most 2^14, so that sums of products
- * of a group are sums of integers, which are exact in any order. Of each KERN_CODES_X = 256 inputs (the last ones
- * may be fewer)
+ * by_ints 1, of integers: only of kinds below KERN_CODES_INT_END, whose values are whole numbers. x
+ * is rounded to integers of at most 2^14, so that sums of products of a group are sums of integers,
+ * which are exact in any order. The engine chooses this for GGUF's K-quants and other blocks of
+ * integers, which ggml multiplies by x rounded to 8 bits. Of each KERN_CODES_X = 256 inputs (the
+ * last ones may be fewer)
  *     2^e <= max |x| < 2^(e + 1),  unit = 2^(e - 13)
  *     n[k] = x[k] / unit to the nearest integer, ties to even
  *     part = 0; for groups ascending: part = fma(min, sum of n[k], part)   where there are mins
@@ -24,11 +27,13 @@
  *
  * Layout (codes_layout.h). Panels of KERN_PANEL = 64 outputs, each contiguous; in a panel groups
  * ascend. A group is
- *     codes    whole numbers of 8 bits: u8 [group/4][64][4], value + 128; inputs 0, 2, 1, 3 of 4
- *              whole numbers of 4 bits: u8 [group/8][64][4]; of 8 inputs, from the low half of the
- *              first byte on: 0, 2, 4, 6, 1, 3, 5, 7, so that a mask and a shift give pairs of
- *              neighbours in the halves of 32 bits
- *              floats: u8 [group/2][64], input 2j in the low half of byte j, 2j + 1 in the high one
+ *     codes    by_ints 0, bytes: int8 [group][64], the value itself
+ *              by_ints 0, others: u8 [group/2][64], input 2j in the low half of byte j, 2j + 1 in
+ *              the high one
+ *              by_ints 1, bytes: u8 [group/4][64][4], value + 128; inputs 0, 2, 1, 3 of 4
+ *              by_ints 1, others: u8 [group/8][64][4]; of 8 inputs, from the low half of the first
+ *              byte on: 0, 2, 4, 6, 1, 3, 5, 7, so that a mask and a shift give pairs of neighbours
+ *              in the halves of 32 bits
  *     scales   [64] f32, f16 or int8, then as many mins where the format has them
  * With scales in int8 before each 256 inputs: f32 d [64] (then f32 dmin [64]), and
  *     scale = d * int8, min = dmin * int8     in f32; one product each
@@ -64,8 +69,8 @@ struct codes_output {
 float kern_codes_value(enum kern_codes kind, uint8_t code);
 
 /* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate): one f32
- * accumulator an output, from +0: of floats one fma for each k, ascending, of whole numbers one for
- * each KERN_CODES_X inputs, as above; the rest as linear (ops.h).
+ * accumulator an output, from +0: by_ints 0 one fma for each k, ascending; 1 one for each
+ * KERN_CODES_X inputs, as above; the rest as linear (ops.h).
  * x: F32 or BF16, which is widened; y: F32 or BF16; w.codes.kind above 0. */
 struct linear_codes_args {
     struct linear_args by;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formula and layout: ops_codes.h. Order of floats: one f32 accumulator per output, from +0, one
- * fused multiply-add for each k ascending, of x[i,k] and the f32 W[o,k]. Order of whole numbers: one
- * accumulator of KERN_CODES_X inputs, from +0, fused multiply-adds of groups ascending, the min
- * first; one of these parts, from +0, one fused multiply-add each. */
+/* Formula and layout: ops_codes.h. Order of products of f32: one f32 accumulator per output, from
+ * +0, one fused multiply-add for each k ascending, of x[i,k] and the f32 W[o,k]. Order of products
+ * by_ints: one accumulator of KERN_CODES_X inputs, from +0, fused multiply-adds of groups
+ * ascending, the min first; one of these parts, from +0, one fused multiply-add each. */
 #include <math.h>
 #include "kernels/ops/codes_layout.h"
 #include "kernels/ops/codes_x.h"
@@ -40,7 +40,7 @@ static struct group group_of(const struct packed *w, uint32_t o, uint32_t g)
 static float value_of(const struct packed *w, const struct group *g, uint32_t o, uint32_t i)
 {
     const enum kern_codes kind = (enum kern_codes)w->codes.kind;
-    return codes_value(kind, codes_get(g->codes, kind, o % KERN_PANEL, i));
+    return codes_value(kind, codes_get(g->codes, &w->codes, o % KERN_PANEL, i));
 }
 
 static float x_of(const struct linear_args *a, size_t i, uint32_t k)
@@ -102,6 +102,5 @@ static float sum_of_integers(const void *args, size_t i, uint32_t o)
 void linear_codes_ref(const struct linear_codes_args *args, const struct kern_exec *x)
 {
     const struct linear_args *a = &args->by;
-    ref_product(
-        REF_PRODUCT(a, a->w.codes.kind < KERN_CODES_INT_END ? sum_of_integers : sum_of_floats), x);
+    ref_product(REF_PRODUCT(a, a->w.codes.by_ints ? sum_of_integers : sum_of_floats), x);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codes_scratch - scratch of linear_codes; private to kernels/. The loops are in
- * wide/linear_codes.h and wide/codes_few.h (values that are floats) and in wide/codes_ints.h (whole
- * numbers). */
+ * wide/linear_codes.h and wide/codes_few.h (products of f32) and in wide/codes_ints.h (by_ints). */
 #ifndef QUIRE_KERNELS_TILING_CODES_SCRATCH_H
 #define QUIRE_KERNELS_TILING_CODES_SCRATCH_H
 #include "kernels/ops/ops_codes.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codes_few - linear_codes for few rows (decoding), of values that are floats: formula, order and
- * layout of ops_codes.h. No slice is unpacked to memory; a weight is made in a register and multiplied there:
+/* codes_few - linear_codes for few rows (decoding): formula, order and layout of ops_codes.h. No
+ * slice is unpacked to memory; a weight is made in a register and multiplied there:
  *
  *     for panels of this thread          one contiguous stream of memory
  *       for chunks of CODES_CHUNK inputs 8 to 17 KiB, which stay in L1 …
@@ -31,6 +31,7 @@ struct codes_chunk { /* of a panel */
 };
 struct codes_strip { /* constants where they are inlined, but for the lane */
     int rows, n_vec;
+    enum codes_way way;
     uint32_t lane; /* first output */
 };
 struct codes_sums {
@@ -41,17 +42,18 @@ struct codes_sums {
  * pair of inputs: in registers they would leave none for the sums, and a sum that is stored and
  * loaded between two inputs doubles the time of its chain. */
 INLINE void codes_few_group(struct codes_sums *s, const struct codes_chunk *c,
-                            const struct codes_part *p, struct codes_strip t, struct vec table,
-                            const float *x)
+                            const struct codes_part *p, struct codes_strip t,
+                            const struct codes_table *table, const float *x)
 {
     const uint8_t *at = p->codes + t.lane;
-    for (uint32_t k = 0; k < p->n; k += 2, at += CODES_PAIR_BYTES) {
+    for (uint32_t k = 0; k < p->n; k += 2, at += codes_pair_bytes(t.way)) {
         if (t.lane == 0)
-            __builtin_prefetch(at + CODES_AHEAD);
+            for (size_t i = 0; i < codes_pair_bytes(t.way); i += KERN_PANEL)
+                __builtin_prefetch(at + i + CODES_AHEAD);
         UNROLL
         for (int j = 0; j < t.n_vec; j++) {
             load_again();
-            const struct vec_two v = vec_code_floats(at + (size_t)16 * (size_t)j, table);
+            const struct vec_two v = codes_pair(at + (size_t)16 * (size_t)j, table, t.way);
             const struct vec scale = vec_load(c->scales + t.lane + 16 * j),
                              min = vec_load(c->mins + t.lane + 16 * j);
             const struct vec low = vec_fma(scale, v.low, min), high = vec_fma(scale, v.high, min);
@@ -68,7 +70,7 @@ INLINE void codes_few_group(struct codes_sums *s, const struct codes_chunk *c,
 INLINE void codes_few_strip(const struct codes_chunk *c, struct codes_strip t)
 {
     const struct packed_codes form = *c->form;
-    const struct vec table = codes_table_of(&form);
+    const struct codes_table table = codes_table_of(&form, t.way);
     struct codes_part p = {
         .form = &form,
         .codes = c->groups,
@@ -89,7 +91,7 @@ INLINE void codes_few_strip(const struct codes_chunk *c, struct codes_strip t)
             vec_store(c->scales + t.lane + 16 * j, of.scale);
             vec_store(c->mins + t.lane + 16 * j, of.min);
         }
-        codes_few_group(&s, c, &p, t, table, c->x + k);
+        codes_few_group(&s, c, &p, t, &table, c->x + k);
         p.codes += codes_group_bytes(&form);
         p.scales += codes_group_bytes(&form);
     }
@@ -100,28 +102,39 @@ INLINE void codes_few_strip(const struct codes_chunk *c, struct codes_strip t)
         vec_store(c->sum[r] + t.lane + 16 * j, s.v[r][j]);
 }
 
-INLINE void codes_few_chunk(const struct codes_chunk *c, const int rows)
+INLINE void codes_few_chunk(const struct codes_chunk *c, const int rows, const enum codes_way way)
 {
     const int most = VEC_SUMS > 6 ? 16 : 4; /* vecs of sums that leave registers for the rest */
-    struct codes_strip t = {.rows = rows};
+    struct codes_strip t = {.rows = rows, .way = way};
     t.n_vec = most / rows >= 4 ? 4 : most / rows >= 2 ? 2 : 1;
     for (t.lane = 0; t.lane < KERN_PANEL; t.lane += 16 * (uint32_t)t.n_vec)
         codes_few_strip(c, t);
 }
 
 typedef void codes_few_fn(const struct codes_chunk *c);
-#define FEW(rows)                                             \
-    static void codes_few_##rows(const struct codes_chunk *c) \
-    {                                                         \
-        codes_few_chunk(c, rows);                             \
+#define FEW(name, way, rows)                                       \
+    static void codes_##name##_##rows(const struct codes_chunk *c) \
+    {                                                              \
+        codes_few_chunk(c, rows, way);                             \
     }
-FEW(1)
-FEW(2)
-FEW(3)
-FEW(4)
+#define FEW_ALL(name, way) FEW(name, way, 1) FEW(name, way, 2) FEW(name, way, 3) FEW(name, way, 4)
+#define FEW_ROW(name)                                                          \
+    {                                                                          \
+        codes_##name##_1, codes_##name##_2, codes_##name##_3, codes_##name##_4 \
+    }
+FEW_ALL(bytes, CODES_BYTES)
+FEW_ALL(halves, CODES_HALVES)
+FEW_ALL(tabled, CODES_INTS)
+FEW_ALL(reals, CODES_FLOATS)
+static codes_few_fn *const codes_few_chunks[][CODES_FEW] = {
+    [CODES_BYTES] = FEW_ROW(bytes),
+    [CODES_HALVES] = FEW_ROW(halves),
+    [CODES_INTS] = FEW_ROW(tabled),
+    [CODES_FLOATS] = FEW_ROW(reals),
+};
 #undef FEW
-static codes_few_fn *const codes_few_chunks[CODES_FEW] = {codes_few_1, codes_few_2, codes_few_3,
-                                                          codes_few_4};
+#undef FEW_ALL
+#undef FEW_ROW
 
 /* n inputs of all rows from k on as f32: sets where they are. */
 INLINE void codes_few_rows(struct codes_chunk *c, struct codes_scratch *s,
@@ -145,7 +158,7 @@ INLINE void codes_few(const struct linear_args *a, const struct kern_exec *x)
     const struct packed *w = &a->w;
     const struct packed_codes *form = &w->codes;
     const struct range panels = split((w->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    codes_few_fn *chunk = codes_few_chunks[a->n_row - 1];
+    codes_few_fn *chunk = codes_few_chunks[codes_way_of(form)][a->n_row - 1];
     struct codes_scratch *s = x->scratch;
     for (size_t panel = panels.begin; panel < panels.end; panel++) {
         const uint8_t *at = (const uint8_t *)w->data + panel * codes_panel_bytes(form, w->n_in);

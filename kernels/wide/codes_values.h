@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codes_values - scales of codes, and values that are floats, on 16 lanes, for linear_codes.h,
- * codes_few.h and codes_ints.h.
+/* codes_values - scales and values of codes on 16 lanes, for linear_codes.h and codes_few.h.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_CODES_VALUES_H
 #define QUIRE_KERNELS_WIDE_CODES_VALUES_H
@@ -32,23 +31,70 @@ INLINE struct vec codes_array(const struct codes_part *p, uint32_t lane, bool mi
     return vec_mul(vec_load(supers + lane), vec_load_i8((const int8_t *)at + lane));
 }
 
+/* How codes become values: int8; 4 bits that are the value; 4 bits by a table. */
+enum codes_way { CODES_BYTES, CODES_HALVES, CODES_INTS, CODES_FLOATS };
+
+/* KERN_CODES_SIGNED without mins is halves with the min -8 scale: one rounding of
+ * scale (q - 8) either way, since -8 scale is exact. */
+INLINE bool codes_is_shifted(const struct packed_codes *c)
+{
+    return c->kind == KERN_CODES_SIGNED && !c->has_min;
+}
+INLINE enum codes_way codes_way_of(const struct packed_codes *c)
+{
+    if (c->kind == KERN_CODES_BYTES)
+        return CODES_BYTES;
+    if (c->kind == KERN_CODES_HALVES || codes_is_shifted(c))
+        return CODES_HALVES;
+    return c->kind < KERN_CODES_INT_END ? CODES_INTS : CODES_FLOATS;
+}
+
 struct codes_scales {
     struct vec scale, min;
 };
 INLINE struct codes_scales codes_scales_of(const struct codes_part *p, uint32_t lane)
 {
-    return (struct codes_scales){
-        codes_array(p, lane, false),
-        p->form->has_min ? codes_array(p, lane, true) : vec_set(0),
+    struct codes_scales s = {codes_array(p, lane, false), vec_set(0)};
+    if (p->form->has_min)
+        s.min = codes_array(p, lane, true);
+    else if (codes_is_shifted(p->form))
+        s.min = vec_mul(s.scale, vec_set(-8));
+    return s;
+}
+
+/* Bytes from the codes of an input to those of the next one, times two. */
+INLINE size_t codes_pair_bytes(const enum codes_way way)
+{
+    return way == CODES_BYTES ? 2 * (size_t)KERN_PANEL : KERN_PANEL;
+}
+
+struct codes_table { /* of the way that needs it */
+    const int8_t *ints;
+    struct vec floats;
+};
+INLINE struct codes_table codes_table_of(const struct packed_codes *c, const enum codes_way way)
+{
+    return (struct codes_table){
+        codes_ints[way == CODES_INTS ? c->kind : 0],
+        vec_load(codes_floats[way == CODES_FLOATS ? c->kind - KERN_CODES_INT_END : 0]),
     };
 }
 
-/* Values that are floats. Bytes from the codes of two inputs to those of the next two. */
-#define CODES_PAIR_BYTES ((size_t)KERN_PANEL)
-
-INLINE struct vec codes_table_of(const struct packed_codes *c)
+/* Values of two inputs, of 16 outputs whose codes begin at `at`. */
+INLINE struct vec_two codes_pair(const uint8_t *at, const struct codes_table *t,
+                                 const enum codes_way way)
 {
-    return vec_load(codes_floats[c->kind - KERN_CODES_INT_END]);
+    switch (way) {
+    case CODES_BYTES:
+        return (struct vec_two){vec_load_i8((const int8_t *)at),
+                                vec_load_i8((const int8_t *)at + KERN_PANEL)};
+    case CODES_HALVES:
+        return vec_code_halves(at);
+    case CODES_INTS:
+        return vec_code_ints(at, t->ints);
+    default:
+        return vec_code_floats(at, t->floats);
+    }
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_codes of values that are floats on 16 lanes; formula, order and layout: ops_codes.h. Whole
- * numbers: codes_ints.h. Few rows: codes_few.h. More:
+/* linear_codes of f32 on 16 lanes; formula, order and layout: ops_codes.h. Products by_ints:
+ * codes_ints.h. Few rows: codes_few.h. More:
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
@@ -16,21 +16,38 @@
 #ifdef VEC_SUMS
 
 /* w: [n][KERN_PANEL]. */
-INLINE void codes_unpack(float *w, const struct codes_part *p)
+INLINE void codes_unpack(float *w, const struct codes_part *p, const enum codes_way way)
 {
-    const struct vec table = codes_table_of(p->form);
+    const struct codes_table table = codes_table_of(p->form, way);
     for (uint32_t lane = 0; lane < KERN_PANEL; lane += 16) {
         const struct codes_scales s = codes_scales_of(p, lane);
         const uint8_t *at = p->codes + lane;
         float *to = w + lane;
         for (uint32_t k = 0; k < p->n; k += 2, to += 2 * (size_t)KERN_PANEL) {
-            const struct vec_two v = vec_code_floats(at, table);
+            const struct vec_two v = codes_pair(at, &table, way);
             vec_store(to, vec_fma(s.scale, v.low, s.min));
             vec_store(to + KERN_PANEL, vec_fma(s.scale, v.high, s.min));
-            at += CODES_PAIR_BYTES;
+            at += codes_pair_bytes(way);
         }
     }
 }
+#define UNPACK(name, way)                                                 \
+    static void codes_unpack_##name(float *w, const struct codes_part *p) \
+    {                                                                     \
+        codes_unpack(w, p, way);                                          \
+    }
+UNPACK(bytes, CODES_BYTES)
+UNPACK(halves, CODES_HALVES)
+UNPACK(ints, CODES_INTS)
+UNPACK(floats, CODES_FLOATS)
+#undef UNPACK
+static void (*const codes_unpacks[])(float *, const struct codes_part *) = {
+    [CODES_BYTES] = codes_unpack_bytes,
+    [CODES_HALVES] = codes_unpack_halves,
+    [CODES_INTS] = codes_unpack_ints,
+    [CODES_FLOATS] = codes_unpack_floats,
+};
+
 /* Inputs k … k + n - 1 of a panel; k is a multiple of CODES_SLICE. */
 INLINE void codes_slice(struct codes_scratch *s, const struct packed *w, const uint8_t *panel,
                         uint32_t k, uint32_t n)
@@ -40,14 +57,15 @@ INLINE void codes_slice(struct codes_scratch *s, const struct packed *w, const u
     for (uint32_t i = 0; i < n; i += step) {
         const uint32_t g = (k + i) / c->group, in_group = (k + i) % c->group;
         const uint8_t *block = panel + codes_block_at(c, g), *at = block + codes_group_at(c, g);
+        const bool bytes = c->kind == KERN_CODES_BYTES;
         const struct codes_part p = {
             .form = c,
-            .codes = at + (size_t)(in_group / 2) * KERN_PANEL,
+            .codes = at + (size_t)(bytes ? in_group : in_group / 2) * KERN_PANEL,
             .scales = at + codes_scales_at(c),
             .supers = block,
             .n = step,
         };
-        codes_unpack(s->w[i], &p);
+        codes_unpacks[codes_way_of(c)](s->w[i], &p);
     }
 }
 

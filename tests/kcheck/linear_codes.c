@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_codes: every variant against the reference, the reference against f64, rows of a batch
- * against the same rows alone; values that are floats against `linear` with the f32 matrix that the
- * codes stand for, whole numbers against that matrix one input at a time: the same bits. */
+ * against the same rows alone; products of f32, of every kind, against `linear` with the matrix
+ * that the codes stand for, products of integers against that matrix one input at a time: the same
+ * bits. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,11 +56,14 @@ static void make_case(struct kcheck *k, struct codes_case *c)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 4, 5, 8, 17, 100}, groups[] = {16, 32, 64, 128};
     const uint32_t n_row = kc_pick(k, rows, 10), n_out = kc_product_outputs(k, 100);
+    const bool by_ints = kc_chance(k, 50);
     const struct packed_codes codes = {
-        .kind = (uint8_t)kc_range(k, KERN_CODES_BYTES, KERN_CODES_END - 1),
+        .kind = (uint8_t)kc_range(k, KERN_CODES_BYTES,
+                                  (by_ints ? KERN_CODES_INT_END : KERN_CODES_END) - 1),
         .scales = (uint8_t)kc_range(k, KERN_SCALES_F32, KERN_SCALES_BY_256),
         .has_min = kc_chance(k, 50),
         .group = (uint8_t)kc_pick(k, groups, 4),
+        .by_ints = by_ints,
     };
     const uint32_t unit = codes.scales == KERN_SCALES_BY_256 ? KERN_CODES_SUPER : codes.group;
     const uint32_t n_in = unit * kc_range(k, 1, 512 / unit);
@@ -93,16 +97,17 @@ static void make_case(struct kcheck *k, struct codes_case *c)
     for (uint32_t o = 0; o < n_out; o++)
         make_output(k, &c->a.by.w, o, c->w + (size_t)o * n_in, c->size + (size_t)o * n_in);
     c->a.by.bias = kc_product_bias(k, n_out);
-    kc_shape(k, "%s n_row %u [%u,%u] kind %u scales %u%s group %u%s%s", dtype_name(x_dtype), n_row,
-             n_out, n_in, codes.kind, codes.scales, codes.has_min ? " min" : "", codes.group,
-             c->a.by.bias ? " bias" : "", c->a.by.accumulate ? " accumulate" : "");
+    kc_shape(k, "%s n_row %u [%u,%u] kind %u scales %u%s group %u%s%s%s", dtype_name(x_dtype),
+             n_row, n_out, n_in, codes.kind, codes.scales, codes.has_min ? " min" : "", codes.group,
+             by_ints ? " by ints" : "", c->a.by.bias ? " bias" : "",
+             c->a.by.accumulate ? " accumulate" : "");
 }
 
 /* Largest error of row i's input j that its rounding causes. */
 static double rounding_of(const struct linear_args *a, uint32_t i, uint32_t j)
 {
     double most = 0;
-    if (a->w.codes.kind >= KERN_CODES_INT_END)
+    if (!a->w.codes.by_ints)
         return 0;
     for (uint32_t k = j / KERN_CODES_X * KERN_CODES_X;
          k < a->w.n_in && k / KERN_CODES_X == j / KERN_CODES_X; k++)
@@ -197,7 +202,7 @@ void kcheck_linear_codes(struct kcheck *k)
     struct codes_case c;
     k->specials = false;
     make_case(k, &c);
-    if (c.a.by.w.codes.kind < KERN_CODES_INT_END)
+    if (c.a.by.w.codes.by_ints)
         one_input(k, &c);
     else if (c.a.by.x_dtype == DT_F32)
         same_as_linear(k, &c);
@@ -217,7 +222,7 @@ void kcheck_linear_codes(struct kcheck *k)
                         });
 }
 
-/* Forms of Q4_K, Q5_K, Q6_K, IQ4_XS, Q8_0 and nf4. */
+/* Forms of Q4_K, Q5_K, Q6_K, IQ4_XS, Q8_0, MXFP4 and nf4. */
 void kbench_linear_codes(struct kc_bench *b)
 {
     enum { BIG_OUT = 9728, BIG_IN = 4096 };
@@ -225,12 +230,13 @@ void kbench_linear_codes(struct kc_bench *b)
         const char *name;
         struct packed_codes codes;
     } forms[] = {
-        {"q4_k", {KERN_CODES_HALVES, KERN_SCALES_BY_256, 1, 32}},
-        {"q5_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 1, 32}},
-        {"q6_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 0, 16}},
-        {"iq4_xs", {KERN_CODES_NL, KERN_SCALES_BY_256, 0, 32}},
-        {"q8_0", {KERN_CODES_BYTES, KERN_SCALES_F16, 0, 32}},
-        {"nf4", {KERN_CODES_NF4, KERN_SCALES_F32, 0, 64}},
+        {"q4_k", {KERN_CODES_HALVES, KERN_SCALES_BY_256, 1, 32, 1}},
+        {"q5_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 1, 32, 1}},
+        {"q6_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 0, 16, 1}},
+        {"iq4_xs", {KERN_CODES_NL, KERN_SCALES_BY_256, 0, 32, 1}},
+        {"q8_0", {KERN_CODES_BYTES, KERN_SCALES_F16, 0, 32, 1}},
+        {"mxfp4", {KERN_CODES_E2M1, KERN_SCALES_F32, 0, 32, 0}},
+        {"nf4", {KERN_CODES_NF4, KERN_SCALES_F32, 0, 64, 0}},
     };
     static const uint32_t rows[] = {1, 2, 4, 16, 32, 512};
     if (!b->k->variant->caps)

@@ -114,8 +114,8 @@ static void add_row(struct buf *key, const struct load_plan *p, const struct loa
                w->n_out, w->n_in, dtype_name(w->dtype), w->group, w->gated, w->blocks, r->ordered,
                r->place);
     if (w->codes.kind)
-        buf_printf(key, " codes %u scales %u min %u group %u", w->codes.kind, w->codes.scales,
-                   w->codes.has_min, w->codes.group);
+        buf_printf(key, " codes %u scales %u min %u group %u ints %u", w->codes.kind,
+                   w->codes.scales, w->codes.has_min, w->codes.group, w->codes.by_ints);
     if (r->place == PLACE_REGION)
         buf_printf(key, " at %zu, order at %zu, %zu bytes", r->at, r->order_at, r->bytes);
     buf_add_char(key, '\n');

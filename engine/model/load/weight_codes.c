@@ -32,7 +32,13 @@ static struct packed_codes form_of_blocks(const struct gguf_type *t)
         [GGUF_SCALES_BY_256] = KERN_SCALES_BY_256,
     };
     const struct gguf_form f = gguf_form_of(t);
-    return (struct packed_codes){kinds[f.values], scales[f.scales], f.has_min, (uint8_t)f.group};
+    return (struct packed_codes){
+        .kind = kinds[f.values],
+        .scales = scales[f.scales],
+        .has_min = f.has_min,
+        .group = (uint8_t)f.group,
+        .by_ints = f.values != GGUF_VALUES_E2M1, /* MXFP4 has one product in every file */
+    };
 }
 
 /* bitsandbytes' blocks know nothing of rows: they must begin where rows do. */
@@ -78,6 +84,7 @@ bool weight_codes_join(struct packed_codes *all, const struct packed_codes *one)
     if (all->scales != one->scales)
         all->scales = KERN_SCALES_F32;
     all->has_min |= one->has_min;
+    all->by_ints &= one->by_ints;
     all->group = one->group < all->group ? one->group : all->group;
     return true;
 }

@@ -105,6 +105,7 @@ def main():
             base = base_of(seed, tied)
             state = {k: floats(w) for k, w in make(base, folder).items()}
             model = base.float()
+            model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # bfloat16() has rounded its frequencies
             model.set_attn_implementation("eager")
             model.load_state_dict(state, strict=not tied)
             arrays, records = redraw.answers(model.eval(), prompts)

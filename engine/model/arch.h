@@ -167,8 +167,7 @@ struct arch {
     size_t n_tensor;
     struct arch_layer layer;
     struct arch_head head[ARCH_HEAD_LAYERS]; /* without a name: one product, "score" */
-    bool
-        experts_in_rows; /* a tensor of all experts has their rows one after the other, not [E, …] */
+    bool experts_in_rows; /* those of a tensor, one after the other, in two dimensions */
     const struct plugin_arch *plugin; /* NULL: built in, and then there is nothing below */
     const struct arch_own *own;       /* [n_own] */
     uint32_t n_own;

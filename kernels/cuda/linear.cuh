@@ -162,10 +162,8 @@ void linear_tiles_fp8(const struct linear_in *in, const struct linear_out *out,
 /* ---- many rows on sm_90a (linear_sm90a.cu) ----
  * groups: NULL, or as below. scales: of FORM_BLOCKS, else NULL. False: nothing was launched and the caller uses the
  * tiles above, because the card, the driver or the arguments are unsupported; speed is not considered. patience:
- * of each wait
- * (hopper.cuh). */
-struct
-    block_scales { /* one for 128 columns: of a row of x; of 16 rows of W (linear_fp8_block.cu) */
+ * of each wait (hopper.cuh). */
+struct block_scales { /* each of 128 columns, of a row of x or 16 rows of W (linear_fp8_block.cu) */
     const float *x, *w;
     size_t x_stride; /* floats */
     uint32_t w_stride;

@@ -14,8 +14,8 @@
  *     draw     a block a row    the best k of the parts' or the edge's other two levels and the cut; the draw; the rank
  * Of 152 k logits that are 38 blocks for one row, more than a card has multiprocessors from 4 rows on. A block loads
  * its part once, into shared memory. Passes of one block over a row, of L2: greedy, temperature and top_k none
- * (top_k: over
- * 38 k items), top_p 4, rank 1; with top_n_sigma 3 more, and then also weights and the best k (4) are done there.
+ * (top_k: over 38 k items), top_p 4, rank 1; with top_n_sigma 3 more, and then also weights and the best k (4) are
+ * done there.
  * A row's workspace (workspace.h): struct sample_state, its copy, the parts' best items; 6.3 bytes a logit.
  * Shared: parts 49 KiB (radix buckets 24, items 8, the part 16), draw 41 KiB (with sums of chunks 4, a chunk 4).
  * Bytes: 4 a logit three times, the first from memory; limit: bytes / bandwidth, of L2 for the others.

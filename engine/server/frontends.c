@@ -80,25 +80,6 @@ void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, st
         lose(to, rc, e);
 }
 
-void frontends_send_refusal(struct frontends *p, const struct frontend_address *to,
-                            struct msg_error m, const struct q_err *why)
-{
-    struct q_err e = Q_ERR_INIT;
-    m.code = str(q_code_name(why->code));
-    m.message = str(why->message);
-    buf_reset(&p->frame);
-    if (msg_error_encode(&m, &p->frame, &e) ||
-        socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e))
-        log_debug("cannot send an error to a frontend: %s", e.message);
-}
-
-void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
-                          const struct q_err *why, uint32_t retry_ms)
-{
-    const struct msg_error m = {.req_id = req_id, .retry_after_ms = retry_ms};
-    frontends_send_refusal(p, to, m, why);
-}
-
 static struct frontend *find_frontend(struct frontends *p, const struct frontend_address *at)
 {
     for (uint32_t i = 0; i < p->n; i++) {
@@ -108,6 +89,32 @@ static struct frontend *find_frontend(struct frontends *p, const struct frontend
             return frontend;
     }
     return NULL;
+}
+
+/* Without the answer to a submit a frontend would wait for the request for ever. If it cannot be
+ * sent, the frontend is dropped: it registers again and submits all that it has. */
+void frontends_send_refusal(struct frontends *p, const struct frontend_address *to,
+                            struct msg_error m, const struct q_err *why)
+{
+    struct q_err e = Q_ERR_INIT;
+    m.code = str(q_code_name(why->code));
+    m.message = str(why->message);
+    buf_reset(&p->frame);
+    enum q_code rc = msg_error_encode(&m, &p->frame, &e);
+    if (!rc)
+        rc = socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e);
+    struct frontend *frontend = rc && m.req_id ? find_frontend(p, to) : NULL;
+    if (frontend)
+        lose(frontend, rc, &e);
+    else if (rc)
+        log_debug("cannot send an error to a frontend: %s", e.message);
+}
+
+void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
+                          const struct q_err *why, uint32_t retry_ms)
+{
+    const struct msg_error m = {.req_id = req_id, .retry_after_ms = retry_ms};
+    frontends_send_refusal(p, to, m, why);
 }
 
 static void bad_frame(struct frontends *p, const char *why)

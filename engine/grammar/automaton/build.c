@@ -32,6 +32,13 @@ void build_fail(struct build *b, enum q_code code, const char *fmt, ...)
     va_end(ap);
 }
 
+enum q_code build_grown(struct build *b, enum q_code rc)
+{
+    if (rc == Q_NO_MEMORY)
+        build_fail(b, rc, "out of memory for a grammar");
+    return rc;
+}
+
 bool build_work(struct build *b, uint64_t n)
 {
     b->work += n;

@@ -179,8 +179,8 @@ const struct expr *expr_optional(struct build *b, const struct expr *x)
 uint32_t expr_rule_new(struct build *b, const char *name)
 {
     struct q_err e = Q_ERR_INIT;
-    if (build_ok(b) &&
-        q_grow(&b->rules, &b->rules_cap, b->n_rule + 1, sizeof *b->rules, EXPR_RULES_MAX, &e))
+    if (build_ok(b) && build_grown(b, q_grow(&b->rules, &b->rules_cap, b->n_rule + 1,
+                                             sizeof *b->rules, EXPR_RULES_MAX, &e)))
         expr_fail(b, Q_TOO_LARGE, "the grammar is too large: more than %u rules", EXPR_RULES_MAX);
     char *copy = build_alloc(b, strlen(name) + 1, 1);
     if (!copy)

@@ -45,7 +45,7 @@ static bool grow(struct maker *m, void *items, size_t *cap, size_t need, size_t 
     struct q_err e = Q_ERR_INIT;
     if (need <= *cap)
         return true;
-    if (!q_grow(items, cap, need, size, POOL_MAX, &e))
+    if (!build_grown(m->b, q_grow(items, cap, need, size, POOL_MAX, &e)))
         return true;
     m->too_many = true;
     return false;

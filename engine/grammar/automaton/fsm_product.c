@@ -94,7 +94,7 @@ struct pairing {
 static bool pairing_grow(struct pairing *p, void *items, size_t *cap, size_t need, size_t size)
 {
     struct q_err e = Q_ERR_INIT;
-    if (need <= *cap || !q_grow(items, cap, need, size, POOL_MAX, &e))
+    if (need <= *cap || !build_grown(p->b, q_grow(items, cap, need, size, POOL_MAX, &e)))
         return true;
     expr_fail(p->b, Q_TOO_LARGE,
               "the grammar is too large: constraints that apply to one "

@@ -16,7 +16,7 @@ static bool room(struct nfa *a, void *items, size_t *cap, size_t n, size_t size)
     struct q_err e = Q_ERR_INIT;
     if (!build_work(a->b, 1))
         return false;
-    if (n < *cap || !q_grow(items, cap, n + 1, size, NFA_STATES_MAX, &e))
+    if (n < *cap || !build_grown(a->b, q_grow(items, cap, n + 1, size, NFA_STATES_MAX, &e)))
         return true;
     expr_fail(a->b, Q_TOO_LARGE, "the grammar is too large: its automata have too many states");
     return false;

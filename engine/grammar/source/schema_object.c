@@ -64,7 +64,8 @@ static void list_prop(struct object_parts *p, const char *name, bool required)
         old->required |= required;
     if (old || !build_ok(p->s->b))
         return;
-    if (q_grow(&p->props, &p->cap, p->n_prop + 1, sizeof *p->props, PROPS_MAX, &e)) {
+    if (build_grown(p->s->b,
+                    q_grow(&p->props, &p->cap, p->n_prop + 1, sizeof *p->props, PROPS_MAX, &e))) {
         expr_fail(p->s->b, Q_TOO_LARGE, "properties: more than %u of one object", PROPS_MAX);
         return;
     }

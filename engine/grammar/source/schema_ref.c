@@ -67,6 +67,8 @@ static bool note_object(struct schema *s, const json_t *schema, uint32_t resourc
         struct object *old = r->objects, *fresh = q_calloc(size, sizeof *fresh);
         size_t old_size = r->object_size;
         if (!fresh || r->n_object > OBJECTS_MAX) {
+            const enum q_code rc = build_grown(s->b, fresh ? Q_OK : Q_NO_MEMORY);
+            (void)rc; /* kept in the build, as the next one */
             q_free(fresh);
             expr_fail(s->b, Q_TOO_LARGE, "the schema is too large: more than %u objects",
                       OBJECTS_MAX);
@@ -118,8 +120,8 @@ static uint32_t enter_resource(struct schema *s, const json_t *schema, uint32_t 
     char uri[URI_MAX];
     resolve(uri, sizeof uri, r->n_resource ? r->resources[resource].uri : "", id, n);
     char *copy = build_alloc(s->b, strlen(uri) + 1, 1);
-    if (!copy || q_grow(&r->resources, &r->resource_cap, r->n_resource + 1, sizeof *r->resources,
-                        OBJECTS_MAX, &e))
+    if (!copy || build_grown(s->b, q_grow(&r->resources, &r->resource_cap, r->n_resource + 1,
+                                          sizeof *r->resources, OBJECTS_MAX, &e)))
         return resource;
     memcpy(copy, uri, strlen(uri) + 1);
     if (schema == s->root) {
@@ -137,8 +139,8 @@ static void note_anchor(struct schema *s, const json_t *schema, uint32_t resourc
     const char *name = json_string_value(json_object_get(schema, key));
     if (name && !strcmp(key, "$id") && *name++ != '#')
         return;
-    if (!name ||
-        q_grow(&r->anchors, &r->anchor_cap, r->n_anchor + 1, sizeof *r->anchors, OBJECTS_MAX, &e))
+    if (!name || build_grown(s->b, q_grow(&r->anchors, &r->anchor_cap, r->n_anchor + 1,
+                                          sizeof *r->anchors, OBJECTS_MAX, &e)))
         return;
     r->anchors[r->n_anchor++] =
         (struct anchor){resource, name, schema, !strcmp(key, "$dynamicAnchor")};
@@ -198,7 +200,8 @@ static uint32_t enter_scope(struct schema *s, uint32_t scope, uint32_t resource)
     for (uint32_t i = 0; i < r->n_scope; i++)
         if (!memcmp(&r->scopes[i], &next, sizeof next))
             return i;
-    if (q_grow(&r->scopes, &r->scope_cap, r->n_scope + 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
+    if (build_grown(s->b, q_grow(&r->scopes, &r->scope_cap, r->n_scope + 1, sizeof *r->scopes,
+                                 SCOPES_MAX, &e))) {
         expr_fail(s->b, Q_TOO_LARGE, "$dynamicRef: it resolves in more than %u different ways",
                   SCOPES_MAX);
         return 0;

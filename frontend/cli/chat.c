@@ -262,6 +262,11 @@ static bool one_message(struct chat *c, struct buf *text)
         chat_input_warned(c->input);
         return true;
     }
+    if (text->failed) {
+        complain("out of memory for the message");
+        c->failed = true;
+        return kind != INPUT_END;
+    }
     if (kind == INPUT_END)
         return false;
     if (text->len == 0)

@@ -110,7 +110,8 @@ static enum q_code on_body(void *ctx, const char *data, size_t n, struct q_err *
         }
         if (s->line.len && s->line.data[s->line.len - 1] == '\r')
             s->line.data[--s->line.len] = '\0';
-        if (s->line.len > 6 && !memcmp(s->line.data, "data: ", 6))
+        rc = buf_check(&s->line, "the server's answer", e);
+        if (!rc && s->line.len > 6 && !memcmp(s->line.data, "data: ", 6))
             rc = on_event(s, s->line.data + 6, e);
         buf_reset(&s->line);
     }

@@ -54,10 +54,20 @@ bool build_work(struct build *b, uint64_t n)
     return build_ok(b);
 }
 
+/* Is the arena below its limit with n elements more? */
+static bool has_room(const struct arena *a, size_t n, size_t size)
+{
+    size_t bytes;
+    return !__builtin_mul_overflow(n, size, &bytes) && a->used < a->bytes_max &&
+           bytes < a->bytes_max - a->used;
+}
+
 void *build_alloc(struct build *b, size_t n, size_t size)
 {
     void *p = build_ok(b) ? arena_alloc_array(&b->arena, n ? n : 1, size) : NULL;
-    if (!p)
+    if (!p && has_room(&b->arena, n, size))
+        build_fail(b, Q_NO_MEMORY, "out of memory for a grammar");
+    else if (!p)
         build_fail(b, Q_TOO_LARGE, "the grammar is too large: it needs more than %zu MB",
                    EXPR_MEMORY_MAX >> 20);
     return p;

@@ -166,6 +166,7 @@ static void put_answer(struct chat_talk *t)
 {
     fwrite(buf_str(&t->wrap.out), 1, t->wrap.out.len, stdout);
     fflush(stdout);
+    t->wrap.has_lost |= t->wrap.out.failed != Q_OK;
     buf_reset(&t->wrap.out);
 }
 
@@ -288,6 +289,8 @@ FALLIBLE talk_answer(struct chat_talk *t, struct q_err *e)
             puts("");
     if (!rc)
         show_calls(t, a.calls);
+    if (!rc && t->wrap.has_lost)
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory: a part of the answer is not shown");
     fflush(stdout);
     if (!rc && t->verbose)
         show_speed(&a);

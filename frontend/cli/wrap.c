@@ -25,6 +25,7 @@ static void put_word(struct wrap *w)
         w->column = (w->column - 1) % w->width + 1;
     w->begun = true;
     w->spaces = w->word_columns = 0;
+    w->has_lost |= w->word.failed != Q_OK;
     buf_reset(&w->word);
 }
 
@@ -60,6 +61,7 @@ static void put_safe(struct wrap *w)
         put_char(w, c, w->safe.data + at, n);
         at += n;
     }
+    w->has_lost |= w->safe.failed != Q_OK;
     buf_reset(&w->safe);
 }
 

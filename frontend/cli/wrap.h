@@ -22,6 +22,7 @@ struct wrap {
     struct printable in;
     struct buf safe; /* of the piece at hand */
     struct buf out;  /* to be written and reset by the owner */
+    bool has_lost;   /* text, for want of memory */
 };
 void wrap_add(struct wrap *w, const char *text, size_t n);
 /* End of the text: print what is held. */

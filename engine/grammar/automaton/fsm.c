@@ -105,6 +105,7 @@ static bool rehash(struct maker *m)
     size_t size = m->index_size ? m->index_size * 2 : 256;
     uint32_t *index = q_calloc(size, sizeof *index);
     if (!index) {
+        build_fail(m->b, Q_NO_MEMORY, "out of memory for an automaton");
         m->too_many = true;
         return false;
     }

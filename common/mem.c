@@ -14,6 +14,7 @@
 #define ARENA_ALIGN     16
 
 static atomic_int_least64_t fail_after = -1;
+static atomic_bool fails_once;
 static atomic_uint_least64_t n_alloc;
 static _Thread_local bool frozen;
 
@@ -25,8 +26,11 @@ static bool account(void)
     int64_t left = atomic_load_explicit(&fail_after, memory_order_relaxed);
     if (left < 0)
         return false;
-    if (left == 0)
+    if (left == 0) {
+        if (atomic_load_explicit(&fails_once, memory_order_relaxed))
+            atomic_store_explicit(&fail_after, -1, memory_order_relaxed);
         return true;
+    }
     atomic_store_explicit(&fail_after, left - 1, memory_order_relaxed);
     return false;
 }
@@ -119,6 +123,13 @@ void alloc_thaw(void)
 
 void mem_fail_after(int64_t n)
 {
+    atomic_store(&fails_once, false);
+    atomic_store(&fail_after, n);
+}
+
+void mem_fail_once(int64_t n)
+{
+    atomic_store(&fails_once, true);
     atomic_store(&fail_after, n);
 }
 

@@ -39,6 +39,7 @@ void alloc_thaw(void); /* at shutdown and in tests */
 /* Tests: the n-th allocation from now (0 = the next) and all later ones return NULL; n < 0 switches
  * it off. */
 void mem_fail_after(int64_t n);
+void mem_fail_once(int64_t n);  /* likewise that one alone */
 uint64_t mem_alloc_count(void); /* allocations since start, all threads */
 
 /* Return freed memory to the system, e.g. after parsing a file with large temporary data. */

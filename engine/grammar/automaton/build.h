@@ -60,8 +60,8 @@ void build_release(struct build *b); /* every expr and rule of it; the error sta
 __attribute__((format(printf, 3, 4))) void build_fail(struct build *b, enum q_code code,
                                                       const char *fmt, ...);
 void build_fail_va(struct build *b, enum q_code code, const char *fmt, va_list ap);
-/* A list could not grow (q_grow): a lack of memory is kept, so that the limit that the caller names
- * next is not. Returns rc. */
+/* rc is q_grow's of a list of the build. A lack of memory is kept as the failure, so that the limit
+ * that the caller names next is not. Returns rc. */
 FALLIBLE build_grown(struct build *b, enum q_code rc);
 /* Count n units of work, before or after it is done: what loops over a source counts here, so that
  * time is bounded whatever the source. False when it was too much (a failure is kept). */

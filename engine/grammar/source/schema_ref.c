@@ -66,9 +66,11 @@ static bool note_object(struct schema *s, const json_t *schema, uint32_t resourc
         size_t size = r->object_size ? r->object_size * 2 : 256;
         struct object *old = r->objects, *fresh = q_calloc(size, sizeof *fresh);
         size_t old_size = r->object_size;
-        if (!fresh || r->n_object > OBJECTS_MAX) {
-            const enum q_code rc = build_grown(s->b, fresh ? Q_OK : Q_NO_MEMORY);
-            (void)rc; /* kept in the build, as the next one */
+        if (!fresh) {
+            expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+            return false;
+        }
+        if (r->n_object > OBJECTS_MAX) {
             q_free(fresh);
             expr_fail(s->b, Q_TOO_LARGE, "the schema is too large: more than %u objects",
                       OBJECTS_MAX);

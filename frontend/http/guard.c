@@ -445,16 +445,17 @@ bool guard_accept(struct guard *g, uv_stream_t *listener)
     return true;
 }
 
-void guard_accept_queued(struct guard *g, uv_stream_t *listener)
+void guard_accept_queued(struct guard *g, uv_stream_t *listener, unsigned n_max)
 {
     uv_os_fd_t fd;
-    int accepted;
     if (uv_fileno((const uv_handle_t *)listener, &fd) != 0)
         return;
-    while ((accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0 ||
-           errno == ECONNABORTED) {
-        if (accepted < 0)
+    for (unsigned i = 0; i < n_max; i++) {
+        const int accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (accepted < 0 && errno == ECONNABORTED)
             continue;
+        if (accepted < 0)
+            return;
         struct guard_connection *c = new_connection(g);
         if (c && uv_tcp_open(&c->tcp, accepted) == 0) {
             begin_connection(c);

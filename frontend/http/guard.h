@@ -41,8 +41,9 @@ void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
 /* Accept the next connection of a listener. False: out of memory; until a later call accepts it,
  * libuv takes no other one. */
 bool guard_accept(struct guard *g, uv_stream_t *listener);
-/* Accept all connections in the listener's queue: the kernel resets those when it is closed. */
-void guard_accept_queued(struct guard *g, uv_stream_t *listener);
+/* Accept the connections in the listener's queue, n_max at most: the kernel resets those in it when
+ * the listener is closed. */
+void guard_accept_queued(struct guard *g, uv_stream_t *listener, unsigned n_max);
 /* The connection has sent a request. */
 void guard_note_request(h2o_req_t *req);
 /* The error in the head of this request or in the framing of its body; NULL: none. *large: it

@@ -52,6 +52,8 @@ struct http_exchange {
     char id[HTTP_ID_MAX + 1];
 };
 
+#define LISTEN_BACKLOG 1024 /* connections in the queue of a listening socket */
+
 struct http_server {
     uv_loop_t *loop;
     h2o_globalconf_t config;

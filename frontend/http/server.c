@@ -13,11 +13,10 @@
 
 #define REQUEST_READ_MS  60000 /* to send head and body; also the idle time of a connection */
 #define HTTP2_STREAMS    256   /* of one connection, handled at once */
-#define LISTEN_BACKLOG   1024
-#define RETRY_AFTER_MAX  60   /* seconds */
-#define PING_CHECKS      4    /* per ping interval */
-#define CHECK_MAX_MS     1000 /* longest interval of the check for lost clients */
-#define ACCEPTS_MAX      64   /* in one iteration of the loop: about 5 ms */
+#define RETRY_AFTER_MAX  60    /* seconds */
+#define PING_CHECKS      4     /* per ping interval */
+#define CHECK_MAX_MS     1000  /* longest interval of the check for lost clients */
+#define ACCEPTS_MAX      64    /* in one iteration of the loop: about 5 ms */
 #define HTTP_METRICS_MAX 32
 
 uint32_t server_retry_after(const struct http_server *s)

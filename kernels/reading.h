@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reading - how far ahead the threads of this process prefetch the weights that one row is
- * multiplied with, and which cache keeps those of several tiles. Processors prefer different
- * distances; the choices and the processors known to us are rows of reading.def. No result depends
- * on it.
+ * multiplied with, and which cache keeps those of several tiles. The fastest distance differs from
+ * processor to processor; the choices, and the processors measured so far, are rows of reading.def.
+ * No result depends on it.
  * Threads: kern_read_by before products are computed on other threads; the rest: any. */
 #ifndef QUIRE_KERNELS_READING_H
 #define QUIRE_KERNELS_READING_H

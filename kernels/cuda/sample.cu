@@ -291,6 +291,17 @@ static __device__ __forceinline__ struct row_state state_of(const struct row_at 
     return y;
 }
 
+/* state_of, for all threads of the block. */
+static __device__ __forceinline__ void find_state(struct row_facts &of)
+{
+    if (threadIdx.x < WARP) {
+        const struct row_state found = state_of(of.r);
+        if (threadIdx.x == 0)
+            of.y = found;
+    }
+    __syncthreads();
+}
+
 static __device__ __forceinline__ float weight_of(const struct row_at &r, const struct row_state &y,
                                                   float x)
 {
@@ -401,12 +412,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS, 1)
     const bool wanted = r.p.flags & SAMPLE_LOGPROB;
     if (r.p.flags & SAMPLE_SKIP)
         return;
-    if (threadIdx.x < WARP) {
-        const struct row_state found = state_of(r);
-        if (threadIdx.x == 0)
-            s.of.y = found;
-    }
-    __syncthreads();
+    find_state(s.of);
     const struct row_state &y = s.of.y;
     if (wanted) { /* first: the copy of a known token's row is the row */
         load_part(s.x, r.copy + part.at, part.n);
@@ -674,12 +680,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS, 1)
     const struct row_at &r = s.of.r;
     if (r.p.flags & SAMPLE_SKIP)
         return;
-    if (threadIdx.x < WARP) {
-        const struct row_state found = state_of(r);
-        if (threadIdx.x == 0)
-            s.of.y = found;
-    }
-    __syncthreads();
+    find_state(s.of);
     const struct row_state &y = s.of.y;
     struct sample_pick pick = {choose_token(r, y, s), 0, 0, 0};
     __syncthreads();

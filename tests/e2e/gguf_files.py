@@ -246,12 +246,16 @@ def packed(values, kind):
     return gguf.quantize(values, of), of
 
 
-def random_blocks(rng, shape, kind):
+# Scales of random blocks whose numbers are as large as weights are; 0.002 of the others.
+ORDINARY = {"Q4_K": 1e-4, "Q5_K": 5e-5, "Q6_K": 4e-5, "IQ4_XS": 5e-5}
+
+
+def random_blocks(rng, shape, kind, scale=0.002):
     """Blocks of any type with small scales: what no quantizer of the package makes."""
     of = Type[kind]
     block, size = gguf.GGML_QUANT_SIZES[of]
     raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // block, size), dtype=np.uint8)
-    scale = np.frombuffer(np.float16(0.002).tobytes(), np.uint8)
+    scale = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
     halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,), "IQ4_NL": (0,),
               "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,)}
     for at in halves.get(kind, ()):
@@ -348,7 +352,7 @@ def make_blocks(folder, path, rng, kind, floats=()):
     for name, values in tensors.items():
         raw, of = packed(values, "F32")
         if values.ndim == 2 and not any(part in name for part in floats):
-            raw, of = random_blocks(rng, values.shape, kind)
+            raw, of = random_blocks(rng, values.shape, kind, ORDINARY.get(kind, 0.002))
         stands[name] = raw if of == Type.F32 else gguf.dequantize(raw, of)
         w.add_tensor(name, raw, raw_dtype=of)
     finish(w)

@@ -177,6 +177,9 @@ def test_limits(serve):
     big = {"grids": [{"data": packed([0.0] * 400000), "shape": [400000]}]}
     status, answer = server.post("/v1/completions", body(multi_modal_data=big))
     assert status == 413 and "--mm-processor-cache-gb" in answer["error"]["message"]
+    third = {"grids": [{"data": packed([0.0] * 100000), "shape": [100000]}]}  # of which two fit, for ever
+    status, answer = server.post("/v1/completions", body(multi_modal_data=third, n=3, temperature=1))
+    assert status == 413 and "1200000 bytes in 3 choices" in answer["error"]["message"], answer
     tokens(server)
 
 

@@ -17,6 +17,7 @@ static atomic_int_least64_t fail_after = -1;
 static atomic_bool fails_once;
 static atomic_uint_least64_t n_alloc;
 static _Thread_local bool frozen;
+static _Thread_local uint64_t n_failure;
 
 /* Counts one allocation; true when it must fail. */
 static bool account(void)
@@ -35,19 +36,25 @@ static bool account(void)
     return false;
 }
 
+static void *counted(void *p)
+{
+    n_failure += !p;
+    return p;
+}
+
 void *q_alloc(size_t n)
 {
-    return account() ? NULL : malloc(n ? n : 1);
+    return counted(account() ? NULL : malloc(n ? n : 1));
 }
 
 void *q_calloc(size_t n, size_t size)
 {
-    return account() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    return counted(account() ? NULL : calloc(n ? n : 1, size ? size : 1));
 }
 
 void *q_realloc(void *p, size_t n)
 {
-    return account() ? NULL : realloc(p, n ? n : 1);
+    return counted(account() ? NULL : realloc(p, n ? n : 1));
 }
 
 void *q_alloc_huge(size_t n)
@@ -56,7 +63,7 @@ void *q_alloc_huge(size_t n)
     if (n < HUGE_PAGE || n > SIZE_MAX - HUGE_PAGE)
         return q_alloc(n);
     if (account() || posix_memalign(&p, HUGE_PAGE, n))
-        return NULL;
+        return counted(NULL);
     (void)madvise(p, n & ~(HUGE_PAGE - 1), MADV_HUGEPAGE); /* a wish */
     return p;
 }
@@ -136,6 +143,19 @@ void mem_fail_once(int64_t n)
 uint64_t mem_alloc_count(void)
 {
     return atomic_load(&n_alloc);
+}
+
+uint64_t mem_failure_count(void)
+{
+    return n_failure;
+}
+
+enum q_code mem_check(uint64_t count_before, const char *what, struct q_err *e)
+{
+    if (n_failure == count_before)
+        return e->code;
+    q_err_reset(e);
+    return q_fail(e, Q_NO_MEMORY, "out of memory for %s", what);
 }
 
 void mem_trim(void)

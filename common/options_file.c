@@ -7,6 +7,7 @@
 #include <yaml.h>
 #include "common/buf.h"
 #include "common/file.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/options_internal.h"
 
@@ -127,7 +128,7 @@ static json_t *scalar_to_json(const yaml_node_t *node)
         return json_boolean(strcmp(word, "true") == 0);
     if (is_null(node))
         return json_null();
-    json_t *v = is_plain(node) ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *v = is_plain(node) ? json_read_string(text, JSON_DECODE_ANY, NULL) : NULL;
     if (json_is_number(v))
         return v;
     json_decref(v);

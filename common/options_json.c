@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <jansson.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/options_internal.h"
 
@@ -10,7 +11,7 @@
 static FALLIBLE read_object(json_t **out, const char *flag, const char *text, struct q_err *e)
 {
     json_error_t at;
-    *out = *text ? json_loads(text, 0, &at) : json_object();
+    *out = *text ? json_read_string(text, 0, &at) : json_object();
     if (!*out)
         return *text ? q_fail(e, Q_INVALID, "%s is not valid JSON: line %d, column %d: %s", flag,
                               at.line, at.column, at.text)
@@ -26,7 +27,7 @@ static FALLIBLE read_object(json_t **out, const char *flag, const char *text, st
 /* A value that is valid JSON is used as JSON, any other as a string: 4, true, [1, 2], ngram. */
 static json_t *value_of(const char *text, size_t n)
 {
-    json_t *v = json_loadb(text, n, JSON_DECODE_ANY, NULL);
+    json_t *v = json_read_bytes(text, n, JSON_DECODE_ANY, NULL);
     return v ? v : json_stringn(text, n);
 }
 
@@ -144,7 +145,7 @@ FALLIBLE option_array(struct options *o, const char *text, const char **items, s
                       struct q_err *e)
 {
     size_t max = *n, i;
-    json_t *array = *text == '[' ? json_loads(text, 0, NULL) : NULL, *v;
+    json_t *array = *text == '[' ? json_read_string(text, 0, NULL) : NULL, *v;
     enum q_code rc = Q_OK;
     *n = 0;
     if (json_array_size(array) > max)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/columns.h"
+#include "common/json_read.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/nearest.h"
@@ -617,6 +618,7 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
 {
     struct q_err e = Q_ERR_INIT;
     enum log_level level = LOG_INFO; /* parsed, but for --help and --version */
+    json_use_mem();
     output_check_at_exit(p->name);
     if (options_parse(o, p, argc, argv, &e) ||
         (!o->help && !o->version && log_level_parse(&level, o->log_level, &e))) {

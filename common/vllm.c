@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 #include "common/columns.h"
+#include "common/json_read.h"
 #include "common/parse.h"
 
 /* bytes of a list of values on the page; a longer one is in the error of a wrong value */
@@ -104,7 +105,7 @@ static FALLIBLE check_object(const struct vllm_flag *f, const char *text, struct
     json_error_t at;
     if (f->verdict == VLLM_ACCEPTED && is_none(text))
         return Q_OK;
-    json_t *object = json_loads(text, JSON_DECODE_ANY, &at);
+    json_t *object = json_read_string(text, JSON_DECODE_ANY, &at);
     enum q_code rc = Q_OK;
     if (!object && text[strspn(text, " \t\n")] == '{')
         return q_fail(e, Q_INVALID, "%s is not valid JSON: column %d: %s", f->flag, at.column,

@@ -17,6 +17,7 @@ DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECUR
 TOP = {"CMakeLists.txt", "CMakePresets.json", "LICENSE", *DOCUMENTS, *FOLDERS}
 README_HEADINGS = ("What it is", "Read in this order", "Rules", "Talks to", "How to add", "How to test it")
 BANNED = re.compile(r"\b(malloc|calloc|realloc|strdup|strndup|free)\s*\(")
+RAW_JSON = re.compile(r"\bjson_load(b|s|f|fd|_file|_callback)\s*\(")
 # Tests, and plugins with their programs, which are written as a user's are, over the public headers alone.
 CUDA_NAMES = "tests/cuda/fake/"  # declares what CUDA's own headers declare
 RAW_ALLOCATION = ("common/mem.c", "tests/", "deploy/plugins/")
@@ -179,6 +180,8 @@ def check_c(path):
     for number, line in enumerate(code.split("\n"), 1):
         if BANNED.search(line) and not path.startswith(RAW_ALLOCATION):
             report(path, number, "raw allocation; use common/mem.h")
+        if RAW_JSON.search(line) and not path.startswith((*RAW_ALLOCATION, "common/json_read.c")):
+            report(path, number, "raw parse of JSON; use common/json_read.h")
         if re.search(r"\btypedef\s+struct\b", line) and not path.startswith(CUDA_NAMES):
             report(path, number, "no typedef for structs")
     check_functions(path, code)

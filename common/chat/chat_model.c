@@ -2,6 +2,7 @@
 #include "common/chat/chat_model.h"
 #include <string.h>
 #include "common/file.h"
+#include "common/json_read.h"
 #include "common/log.h"
 #include "common/parsers/parser.h"
 #include "common/chat/thinking.h"
@@ -77,7 +78,7 @@ static void choose_parsers(struct chat_model *m, const struct options *o)
 
 static FALLIBLE load_kwargs(struct chat_model *m, const char *text, struct q_err *e)
 {
-    if (*text && !(m->kwargs = json_loads(text, 0, NULL)))
+    if (*text && !(m->kwargs = json_read_string(text, 0, NULL)))
         return q_fail(e, Q_INVALID,
                       "--default-chat-template-kwargs is not valid JSON, or out of memory");
     return Q_OK;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/chat/form.h"
+#include "common/json_read.h"
 
 /* The source's JSON, as the engine reads it. */
 static json_t *parse(const char *source, size_t n, const char *what, struct q_err *e)
 {
     json_error_t error;
     size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    json_t *v = json_loadb(source, n, flags, &error);
+    json_t *v = json_read_bytes(source, n, flags, &error);
     if (!v && json_error_code(&error) == json_error_numeric_overflow)
-        v = json_loadb(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
+        v = json_read_bytes(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (!v && q_fail(e, Q_INVALID, "the %s is not valid JSON: %.100s (line %d, column %d)", what,
                      error.text, error.line, error.column))
         return NULL;
@@ -22,7 +23,7 @@ static json_t *schema_format(const struct form *f, struct q_err *e)
     json_t *spaces = NULL, *schema;
     size_t n = f->n, at = 0;
     if (f->kind & FORM_SPACED) { /* the pattern stands before the schema */
-        spaces = json_loadb(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
+        spaces = json_read_bytes(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
         at = spaces ? (size_t)error.position : 0;
     } else if (f->kind & FORM_COMPACT) {
         spaces = json_string("");

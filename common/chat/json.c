@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 #include "common/cpus.h"
+#include "common/json_read.h"
+#include "common/mem.h"
 
 #define PIECES_A_TURN 8 /* about 100 us */
 
@@ -95,7 +97,7 @@ static json_t *load_again(const struct text *t, size_t flags, json_error_t *erro
     if (json_error_code(error) == json_error_numeric_overflow) {
         write_as_reals(&b, t->bytes, t->n);
         if (!b.failed)
-            v = json_loadb(buf_str(&b), b.len, flags, error);
+            v = json_read_bytes(buf_str(&b), b.len, flags, error);
     }
     buf_release(&b);
     return v;
@@ -121,13 +123,16 @@ static FALLIBLE load_json(json_t **out, const struct text *t, size_t flags, stru
 {
     json_error_t error;
     struct reader r = {.text = t};
+    const uint64_t n_failure = mem_failure_count();
     enum q_code rc = check_size(t, e);
     *out = NULL;
     if (rc != Q_OK)
         return rc;
-    *out = json_load_callback(read_piece, &r, flags, &error);
+    *out = json_read_callback(read_piece, &r, flags, &error);
     if (!*out)
         *out = load_again(t, flags, &error);
+    if (!*out && mem_check(n_failure, t->name, e))
+        return e->code;
     if (!*out && json_error_code(&error) == json_error_duplicate_key)
         return q_fail(e, Q_INVALID, "%s has a key twice in one object: line %d, column %d: %s",
                       t->name, error.line, error.column, error.text);

@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "common/chat/json.h"
 #include "common/log.h"
+#include "common/mem.h"
 
 #define MESSAGES_MAX 16384
 #define TOOLS_MAX    1024
@@ -215,6 +216,7 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct parts *parts
     size_t i;
     json_t *m;
     struct reader r = {.parts = parts};
+    const uint64_t n_failure = mem_failure_count();
     enum q_code rc = Q_OK;
     *out = NULL;
     if (!messages)
@@ -229,9 +231,9 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct parts *parts
                         json_kind(m));
             break;
         }
-        json_t *copy = json_copy(m); /* shallow: only what is replaced differs */
-        if (!list || !copy || json_array_append_new(list, copy) != 0) {
-            rc = q_fail(e, Q_NO_MEMORY, "messages: out of memory");
+        json_t *copy = list ? json_copy(m) : NULL; /* shallow: only what is replaced differs */
+        if (!copy || json_array_append_new(list, copy) != 0) {
+            rc = q_fail(e, Q_NO_MEMORY, "out of memory for the messages");
             break;
         }
         r.i = i;
@@ -240,6 +242,7 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct parts *parts
     }
     if (parts)
         parts_end(parts);
+    rc = mem_check(n_failure, "the messages", e);
     if (rc == Q_OK)
         *out = list;
     else

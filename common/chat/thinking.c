@@ -2,6 +2,7 @@
 #include "common/chat/thinking.h"
 #include <string.h>
 #include "common/chat/json.h"
+#include "common/json_read.h"
 
 /* What templates call their switch. A value is JSON; NULL: the template has none for it. An effort
  * is a switch only where the source knows the text "none": that of gpt-oss cannot be none. */
@@ -132,8 +133,8 @@ FALLIBLE thinking_kwargs(json_t **out, const struct turn_ask *a, const char *sou
                             : asked == THINKING_OFF ? switches[i].off
                                                     : NULL;
         if (value && has_switch(source, i))
-            failed =
-                set_missing(kwargs, switches[i].variable, json_loads(value, JSON_DECODE_ANY, NULL));
+            failed = set_missing(kwargs, switches[i].variable,
+                                 json_read_string(value, JSON_DECODE_ANY, NULL));
     }
     if (!failed) {
         *out = kwargs;

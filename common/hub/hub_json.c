@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/json_read.h"
 
 /* Python writes numbers that JSON has not; true: there are some, and *out has null in their
  * place. */
@@ -35,13 +36,13 @@ enum q_code hub_json_parse(json_t **out, const char *data, size_t n, const char 
 {
     json_error_t why;
     bool failed = false;
-    json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_read_bytes(data, n, JSON_REJECT_DUPLICATES, &why);
     if (!root && json_error_code(&why) == json_error_invalid_syntax) {
         struct buf text = BUF_INIT;
         const bool any = without_infinities(&text, data, n);
         failed = text.failed;
         if (any && !failed)
-            root = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
+            root = json_read_bytes(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
         buf_release(&text);
     }
     if (failed || (!root && json_error_code(&why) == json_error_out_of_memory))

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/parsers/json_scan.h"
 #include "common/parsers/lenient_json.h"
 
@@ -171,11 +172,11 @@ static void unwrap(struct parser *p, struct json *h)
 {
     struct buf text = BUF_INIT;
     const json_t *inner = NULL;
-    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
+    json_t *args = json_read_bytes(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
     for (size_t k = 0; k < N_WRAPPER && json_object_size(args) == 1 && !inner; k++)
         inner = h->n_wrap[k] == NO_WRAP ? NULL : json_object_get(args, wrappers[k]);
     wrapped_text(&h->args, inner, &text);
-    json_t *object = json_loadb(buf_str(&text), text.len, JSON_ALLOW_NUL, NULL);
+    json_t *object = json_read_bytes(buf_str(&text), text.len, JSON_ALLOW_NUL, NULL);
     if (object && members_fit(p, h, object)) {
         buf_reset(&h->args);
         buf_add(&h->args, text.data, text.len);
@@ -239,7 +240,7 @@ static bool takes(const json_t *f, const json_t *args)
 static const char *function_of(const struct parser *p, const struct json *h)
 {
     const json_t *tools = format_tools(p), *tool, *only = NULL;
-    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
+    json_t *args = json_read_bytes(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
     size_t n = json_array_size(tools), n_fit = 0, i;
     json_array_foreach ((json_t *)tools, i, tool) {
         const json_t *f = json_object_get(tool, "function");

@@ -19,6 +19,7 @@
 #include "common/parsers/parser_internal.h"
 #include <stdio.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/parsers/lenient_json.h"
 #include "common/parsers/types.h"
 
@@ -351,7 +352,7 @@ static bool may_wrap(const struct parser *p, const struct xml *x, const char *ke
 
 static json_t *loaded(const struct buf *b)
 {
-    return json_loadb(buf_str(b), b->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    return json_read_bytes(buf_str(b), b->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
 }
 
 /* Is text[0..n) an object of known parameters, or a string that holds one? Then it goes to

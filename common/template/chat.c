@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/gguf/gguf_chat.h"
 #include "common/gguf/gguf_file.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/template/mistral.h"
@@ -47,7 +48,8 @@ static enum q_code load_config(json_t **out, const char *dir, const char *name, 
         return rc;
     if (!(rc = read_part(&text, path, e))) {
         /* model_max_length is often 10^30, written out: integers as reals, or it would not load */
-        *out = json_loadb(buf_str(&text), text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &at);
+        *out = json_read_bytes(buf_str(&text), text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL,
+                               &at);
         if (!*out)
             rc = q_fail(e, Q_CORRUPT, "%s: line %d: %s", path, at.line, at.text);
         else if (!json_is_object(*out))

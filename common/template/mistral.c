@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include "common/buf.h"
+#include "common/json_read.h"
 
 #define BETWEEN "\n\n" /* parts of one message, messages that become one */
 #define ID_MAX  9      /* characters of a tool call's id, before v13 */
@@ -152,8 +153,8 @@ static json_t *value_of(const json_t *text)
     if (json_string_length(text) == 0)
         return json_object();
     json_error_t why;
-    json_t *value = json_loadb(json_string_value(text), json_string_length(text),
-                               JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *value = json_read_bytes(json_string_value(text), json_string_length(text),
+                                    JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     bool text_it_is = !value && json_error_code(&why) != json_error_out_of_memory;
     return text_it_is ? json_incref((json_t *)text) : value;
 }

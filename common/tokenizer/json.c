@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/tokenizer/json.h"
 #include <string.h>
+#include "common/json_read.h"
 
 enum q_code tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
                          struct q_err *e)
@@ -50,7 +51,7 @@ enum q_code tok_json_parse(json_t **out, struct tok_str json, const char *name, 
     json_error_t why;
     /* tokenizer_config.json often holds 10^30, written out, for "no limit" */
     size_t flags = JSON_ALLOW_NUL | (strcmp(name, CONFIG_NAME) == 0 ? JSON_DECODE_INT_AS_REAL : 0);
-    *out = json_loadb(json.s, json.n, flags, &why);
+    *out = json_read_bytes(json.s, json.n, flags, &why);
     if (*out)
         return Q_OK;
     if (json_error_code(&why) == json_error_out_of_memory ||

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "common/clock.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/parse.h"
 #include "engine/bench/dataset.h"
@@ -137,7 +138,7 @@ static FALLIBLE read_options(struct serve *s, struct q_err *e)
     if (!s->chat && strcmp(o->backend, "openai") != 0 && strcmp(o->backend, "vllm") != 0)
         return q_fail(e, Q_INVALID, "--backend is \"%.40s\", expected openai or openai-chat",
                       o->backend);
-    if (*o->extra_body && !json_is_object(s->extra = json_loads(o->extra_body, 0, &why)))
+    if (*o->extra_body && !json_is_object(s->extra = json_read_string(o->extra_body, 0, &why)))
         return q_fail(e, Q_INVALID, "--extra-body is not a JSON object: %.120s",
                       s->extra ? o->extra_body : why.text);
     for (uint32_t i = 0; i < o->goodput.n; i++)
@@ -154,7 +155,7 @@ static FALLIBLE read_options(struct serve *s, struct q_err *e)
 
 static FALLIBLE first_model(struct serve *s, const struct buf *body, struct q_err *e)
 {
-    json_t *o = json_loadb(buf_str(body), body->len, 0, NULL);
+    json_t *o = json_read_bytes(buf_str(body), body->len, 0, NULL);
     const char *id =
         json_string_value(json_object_get(json_array_get(json_object_get(o, "data"), 0), "id"));
     snprintf(s->model, sizeof s->model, "%s", id ? id : "");
@@ -276,7 +277,7 @@ static enum q_code make_body(void *ctx, size_t i, struct buf *out, struct q_err 
     buf_release(&model);
     add_prompt(s, i, out);
     if (s->work.items[i].request)
-        s->own = json_loads(s->work.items[i].request, 0, NULL);
+        s->own = json_read_string(s->work.items[i].request, 0, NULL);
     if (o->bench_ignore_eos)
         json_object_del(s->own, "ignore_eos");
     member(s, out, "max_tokens", "%u", s->work.items[i].output_len);

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/json_read.h"
 
 void sse_init(struct sse *s, sse_on_piece *on_piece, void *ctx)
 {
@@ -69,7 +70,7 @@ static FALLIBLE take_event(struct sse *s, const char *data, size_t n, struct q_e
         s->done = true;
         return Q_OK;
     }
-    json_t *event = json_loadb(data, n, 0, &why);
+    json_t *event = json_read_bytes(data, n, 0, &why);
     if (!json_is_object(event)) {
         json_decref(event);
         return q_fail(e, Q_CORRUPT, "the server sent an event that is not a JSON object: %.*s",
@@ -121,7 +122,7 @@ enum q_code sse_push(struct sse *s, const char *data, size_t n, struct q_err *e)
 
 void sse_error_text(char *out, size_t size, const char *body, size_t n)
 {
-    json_t *o = json_loadb(body, n, 0, NULL);
+    json_t *o = json_read_bytes(body, n, 0, NULL);
     const char *text = error_of(o);
     text = text ? text : json_string_value(json_object_get(o, "message"));
     text = text ? text : json_string_value(json_object_get(o, "detail"));

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <zstd.h>
 #include "common/file.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/parse.h"
 
@@ -272,7 +273,7 @@ static FALLIBLE mooncake_object(struct workload *w, const json_t *o, struct q_er
 static FALLIBLE mooncake_line(struct workload *w, const struct line *l, struct q_err *e)
 {
     json_error_t why;
-    json_t *o = json_loadb(l->text, l->n, JSON_REJECT_DUPLICATES, &why);
+    json_t *o = json_read_bytes(l->text, l->n, JSON_REJECT_DUPLICATES, &why);
     enum q_code rc = json_is_object(o) ? mooncake_object(w, o, e)
                                        : q_fail(e, Q_CORRUPT, "not a JSON object%s%.100s",
                                                 o ? "" : ": ", o ? "" : why.text);

@@ -2,6 +2,7 @@
 #include "engine/bench/workload.h"
 #include <jansson.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 
 #define HASH_SALT 0x6d6f6f6e63616b65u /* separates hash blocks from other prompts */
@@ -80,7 +81,7 @@ enum q_code workload_custom(struct workload *w, const char *data, size_t n, uint
         while (blank < len && strchr(" \t\r", data[at + blank]) && data[at + blank])
             blank++;
         if (blank < len) {
-            json_t *line = json_loadb(data + at, len, JSON_REJECT_DUPLICATES, &why);
+            json_t *line = json_read_bytes(data + at, len, JSON_REJECT_DUPLICATES, &why);
             if (!json_is_object(line))
                 rc = q_fail(e, Q_CORRUPT, "line %llu: not a JSON object: %.120s", number,
                             line ? "another value" : why.text);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/hub.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "engine/model/lora/lora.h"
 #include "engine/worker/ring.h"
@@ -23,7 +24,7 @@ static enum q_code set_text(char *out, size_t size, const char *text, size_t n, 
 static enum q_code parse_json(struct adapter_module *m, const char *text, struct q_err *e)
 {
     json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error), *v;
+    json_t *root = json_read_string(text, JSON_REJECT_DUPLICATES, &error), *v;
     const char *key, *name = NULL, *path = NULL;
     enum q_code rc = Q_OK;
     if (!root)

@@ -2,6 +2,7 @@
 #include "engine/core/item_options.h"
 #include <jansson.h>
 #include <string.h>
+#include "common/json_read.h"
 
 #define FLAG          "--limit-mm-per-prompt"
 #define GIB_DEFAULT   4.0
@@ -26,7 +27,7 @@ static FALLIBLE add_limit(struct core_item_config *c, const char *name, size_t n
 static FALLIBLE read_object(struct core_item_config *c, const char *text, struct q_err *e)
 {
     json_error_t at;
-    json_t *root = json_loads(text, 0, &at), *v;
+    json_t *root = json_read_string(text, 0, &at), *v;
     const char *key;
     enum q_code rc = Q_OK;
     if (!json_is_object(root)) {

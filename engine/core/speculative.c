@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 #include "common/hub/hub.h"
+#include "common/json_read.h"
 #include "engine/sched/scheduler.h"
 
 #define FLAG       "--speculative-config"
@@ -125,7 +126,7 @@ FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_e
     *out = s;
     if (!*text)
         return Q_OK;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &where);
+    json_t *root = json_read_string(text, JSON_REJECT_DUPLICATES, &where);
     if (!root)
         return q_fail(e, Q_INVALID, FLAG " is not valid JSON: %s (at character %d)", where.text,
                       where.position);

@@ -17,6 +17,7 @@
 #include <xxhash.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "engine/distill/checkpoint_internal.h"
 #include "engine/distill/file_sum.h"
@@ -160,7 +161,7 @@ static enum q_code judge(const struct state_read *s, const json_t *before, const
 static enum q_code check_run(const struct state_read *s, const json_t *found, const char *path,
                              struct q_err *e)
 {
-    json_t *now = json_loads(s->run->text, 0, NULL), *all = NULL;
+    json_t *now = json_read_string(s->run->text, 0, NULL), *all = NULL;
     const char *key;
     json_t *v;
     enum q_code rc = Q_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/config.h"
+#include "common/json_read.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/distill/dataset_internal.h"
@@ -19,7 +20,7 @@ static uint32_t eos_of_file(const struct tokenizer *t, const char *dir, const ch
     json_t *root = NULL;
     if (!path_join(path, sizeof path, dir, name, NULL) && file_exists(path) &&
         !file_read(&text, path, CONFIG_BYTES, NULL)) /* model_max_length may have 31 digits */
-        root = json_loadb(buf_str(&text), text.len, JSON_DECODE_INT_AS_REAL, NULL);
+        root = json_read_bytes(buf_str(&text), text.len, JSON_DECODE_INT_AS_REAL, NULL);
     const json_t *v = json_object_get(root, "eos_token");
     if (json_is_object(v))
         v = json_object_get(v, "content");

@@ -8,13 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/file.h"
+#include "common/json_read.h"
 
 #define FILE_MAX ((size_t)4 << 30)
 
 /* The step of a line; false: it is no line of a run. */
 static bool line_step(const char *line, size_t n, uint64_t *step)
 {
-    json_t *root = json_loadb(line, n, 0, NULL);
+    json_t *root = json_read_bytes(line, n, 0, NULL);
     const json_t *value = json_object_get(root, "step");
     const bool is_one = json_is_integer(value) && json_integer_value(value) >= 0;
     if (is_one)

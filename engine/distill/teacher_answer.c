@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 
 #define MOST  0.01       /* what rounding makes of a logarithm of 1; more is no probability */
@@ -129,7 +130,7 @@ FALLIBLE teacher_answer_read(const char *body, size_t n, const struct teacher_qu
                              uint32_t *ids, float *logprobs, struct q_err *e)
 {
     json_error_t why;
-    json_t *root = json_loadb(body, n, 0, &why);
+    json_t *root = json_read_bytes(body, n, 0, &why);
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
     const json_t *list = json_object_get(choice, "prompt_logprobs");
     enum q_code rc;
@@ -152,7 +153,7 @@ FALLIBLE teacher_answer_read(const char *body, size_t n, const struct teacher_qu
 
 void teacher_answer_error(char *out, size_t size, const char *body, size_t n)
 {
-    json_t *root = json_loadb(body, n, 0, NULL);
+    json_t *root = json_read_bytes(body, n, 0, NULL);
     const json_t *error = json_object_get(root, "error");
     const char *text = json_string_value(json_object_get(error, "message"));
     text = text ? text : json_string_value(error);
@@ -170,7 +171,7 @@ void teacher_answer_error(char *out, size_t size, const char *body, size_t n)
 
 FALLIBLE teacher_answer_model(char *out, size_t size, const char *body, size_t n, struct q_err *e)
 {
-    json_t *root = json_loadb(body, n, 0, NULL);
+    json_t *root = json_read_bytes(body, n, 0, NULL);
     const json_t *first = json_array_get(json_object_get(root, "data"), 0);
     const char *id = json_string_value(json_object_get(first, "id"));
     enum q_code rc = Q_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/parse.h"
 #include "common/utf8.h"
@@ -322,7 +323,7 @@ static FALLIBLE next_of_file(struct generate_input *in, struct generate_prompt *
     if ((rc = buf_check(&in->line, "the line", e)))
         return rc;
     const size_t mark = utf8_mark(buf_str(&in->line), in->line.len);
-    out->line = json_loadb(buf_str(&in->line) + mark, in->line.len - mark, 0, &why);
+    out->line = json_read_bytes(buf_str(&in->line) + mark, in->line.len - mark, 0, &why);
     if (!json_is_object(out->line))
         return q_fail(e, Q_INVALID, "expected a JSON object%s%s", out->line ? "" : ": ",
                       out->line ? "" : why.text);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/json_read.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
@@ -342,7 +343,7 @@ static enum q_code share_metrics(struct q_err *e)
 static enum q_code read_list(struct cors_list *out, const char *flag, const char *text,
                              struct q_err *e)
 {
-    json_t *list = *text == '[' ? json_loads(text, 0, NULL) : json_pack("[s]", text);
+    json_t *list = *text == '[' ? json_read_string(text, 0, NULL) : json_pack("[s]", text);
     size_t n = json_array_size(list);
     const char **items = q_calloc(n + 1, sizeof *items);
     if (!items)
@@ -504,7 +505,6 @@ static enum q_code init(struct app *a, const struct options *o, struct q_err *e)
     if (net_raise_descriptors(DESCRIPTORS, e))
         return e->code;
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
-    json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
     const int failed = uv_loop_init(&a->loop);
     if (failed)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/utf8.h"
 #include "frontend/api/beam_tree.h"
 #include "frontend/api/json.h"
@@ -97,7 +98,7 @@ static enum q_code read_int(struct params *p, const struct row *r, const json_t 
 
 static enum q_code refuse_not_yet(const struct row *r, const json_t *v, struct q_err *e)
 {
-    json_t *harmless = json_loads(r->harmless, JSON_DECODE_ANY, NULL);
+    json_t *harmless = json_read_string(r->harmless, JSON_DECODE_ANY, NULL);
     bool same = json_is_number(v) && json_is_number(harmless)
                     ? json_number_value(v) == json_number_value(harmless)
                     : json_equal(v, harmless);

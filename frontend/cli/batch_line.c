@@ -3,6 +3,7 @@
 
 #include <openssl/rand.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "frontend/api/json.h"
 
@@ -214,7 +215,7 @@ static FALLIBLE take_done(struct batch_done *out, const json_t *v, struct q_err 
 FALLIBLE batch_done_read(struct batch_done *out, const char *text, size_t n, struct q_err *e)
 {
     *out = (struct batch_done){.custom_id = NULL};
-    json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+    json_t *v = json_read_bytes(text, n, JSON_ALLOW_NUL, NULL);
     enum q_code rc =
         json_is_object(v) ? take_done(out, v, e) : q_fail(e, Q_CORRUPT, "expected a JSON object");
     json_decref(v);

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/json_read.h"
 
 #define ARGS_MAX   200
 #define STOP_MS    5000
@@ -114,7 +115,7 @@ static void note_no_chat(struct chat_server *s, const char *text)
 /* Process one line of the log: JSON, or plain text before logging is set up. */
 static void take_line(struct chat_server *s, unsigned *percent)
 {
-    json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
+    json_t *v = json_read_bytes(buf_str(&s->line), s->line.len, 0, NULL);
     const char *message = json_string_value(json_object_get(v, "message"));
     const char *from = json_string_value(json_object_get(v, "component"));
     const char *level = json_string_value(json_object_get(v, "level"));
@@ -191,7 +192,7 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
 /* Format a line of the log as text. */
 static void add_log_line(const char *line, size_t n, struct buf *out)
 {
-    json_t *v = json_loadb(line, n, 0, NULL);
+    json_t *v = json_read_bytes(line, n, 0, NULL);
     const char *message = json_string_value(json_object_get(v, "message")),
                *from = json_string_value(json_object_get(v, "component"));
     if (message)

@@ -2,6 +2,7 @@
 #include "frontend/cli/chat_stream.h"
 #include <string.h>
 #include "common/clock.h"
+#include "common/json_read.h"
 
 #define EVENT_MAX ((size_t)16 << 20) /* bytes of one event, or of a response that is not a stream */
 #define CALLS_MAX 128
@@ -74,7 +75,7 @@ static FALLIBLE on_event(struct stream *s, const char *text, struct q_err *e)
     enum q_code rc = Q_OK;
     if (!strcmp(text, "[DONE]"))
         return Q_OK;
-    json_t *v = json_loads(text, 0, NULL);
+    json_t *v = json_read_string(text, 0, NULL);
     const json_t *error = json_object_get(v, "error"), *usage = json_object_get(v, "usage");
     const json_t *delta =
         json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta");
@@ -121,7 +122,7 @@ static enum q_code on_body(void *ctx, const char *data, size_t n, struct q_err *
 /* Convert an error body to an error. */
 static FALLIBLE refused(const struct stream *s, struct q_err *e)
 {
-    json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
+    json_t *v = json_read_bytes(buf_str(&s->line), s->line.len, 0, NULL);
     const json_t *error = json_object_get(v, "error");
     const char *message = json_string_value(json_object_get(error, "message")),
                *code = json_string_value(json_object_get(error, "code"));
@@ -183,7 +184,7 @@ FALLIBLE chat_models(const struct chat_peer *peer, json_t **names, struct q_err 
     size_t i;
     json_t *model;
     enum q_code rc = call(&s, peer, e);
-    json_t *v = rc ? NULL : json_loadb(buf_str(&s.line), s.line.len, 0, NULL);
+    json_t *v = rc ? NULL : json_read_bytes(buf_str(&s.line), s.line.len, 0, NULL);
     const json_t *data = json_object_get(v, "data");
     if (!rc && json_array_size(data) == 0)
         rc = q_fail(

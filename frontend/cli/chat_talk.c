@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "common/file.h"
+#include "common/json_read.h"
 #include "common/utf8.h"
 
 #define TOOLS_BYTES_MAX ((size_t)16 << 20)
@@ -79,7 +80,7 @@ FALLIBLE talk_load_tools(struct chat_talk *t, const char *path, struct q_err *e)
     json_error_t why;
     enum q_code rc = path ? file_read(&text, path, TOOLS_BYTES_MAX, e) : Q_OK;
     json_t *v = NULL;
-    if (!rc && path && !(v = json_loadb(buf_str(&text), text.len, 0, &why)))
+    if (!rc && path && !(v = json_read_bytes(buf_str(&text), text.len, 0, &why)))
         rc = q_fail(e, Q_INVALID, "%s is not valid JSON: line %d, column %d: %s", path, why.line,
                     why.column, why.text);
     if (!rc && path && (!json_is_array(v) || json_array_size(v) == 0))

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/buf.h"
+#include "common/json_read.h"
 #include "common/log.h"
 #include "common/utf8.h"
 
@@ -22,7 +23,7 @@ static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, ui
     json_error_t at;
     const size_t mark = utf8_mark(buf_str(line), line->len);
     json_t *out = NULL,
-           *in = json_loadb(buf_str(line) + mark, line->len - mark, JSON_ALLOW_NUL, &at);
+           *in = json_read_bytes(buf_str(line) + mark, line->len - mark, JSON_ALLOW_NUL, &at);
     enum q_code rc;
     if (line->failed)
         rc = q_fail(&e, Q_TOO_LARGE, "line %llu exceeds %u bytes", (unsigned long long)i_line,

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "common/hub/hub.h"
+#include "common/json_read.h"
 #include "common/options.h"
 #include "frontend/cli/jsonl.h"
 #include "common/parsers/parser.h"
@@ -26,7 +27,8 @@ static json_t *text_of(const char *text, size_t n)
 {
     struct buf quoted = BUF_INIT;
     buf_add_json_str(&quoted, text, n);
-    json_t *v = json_loadb(buf_str(&quoted), quoted.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *v =
+        json_read_bytes(buf_str(&quoted), quoted.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     buf_release(&quoted);
     return v;
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/hub/hub.h"
+#include "common/json_read.h"
 #include "common/options.h"
 #include "common/tokenizer/stream.h"
 #include "common/tokenizer/tokenizer.h"
@@ -89,7 +90,7 @@ static enum q_code read_line(struct line *l, const struct buf *text, struct q_er
     json_error_t why;
     enum q_code rc;
     const size_t mark = utf8_mark(buf_str(text), text->len);
-    l->root = json_loadb(buf_str(text) + mark, text->len - mark, JSON_ALLOW_NUL, &why);
+    l->root = json_read_bytes(buf_str(text) + mark, text->len - mark, JSON_ALLOW_NUL, &why);
     if (!l->root)
         return q_fail(e, Q_INVALID, "not valid JSON: column %d: %.120s", why.column, why.text);
     if (!json_is_object(l->root))

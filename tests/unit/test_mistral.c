@@ -3,6 +3,7 @@
  * (tests/data/templates/mistral.json, written by tests/differential/mistral_diff.py), and what is
  * refused. */
 #include <jansson.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "folder.h"
 #include "common/template/chat.h"
@@ -178,6 +179,6 @@ int main(void)
         cmocka_unit_test(test_long_ids),         cmocka_unit_test(test_which),
         cmocka_unit_test(test_allocations_fail),
     };
-    json_set_alloc_funcs(q_alloc, q_free);
+    json_use_mem();
     return cmocka_run_group_tests_name("mistral", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* config.json of a plugin's architecture, in the spelling of its base. */
 #include <string.h>
 #include "common/hub/hub_json.h"
+#include "common/json_read.h"
 #include "engine/model/plugin/plugin_arch.h"
 
 #define SIZE_MAX_ASKED (1u << 31)
@@ -54,7 +55,7 @@ static enum q_code value_of(json_t **out, const struct quire_config_rule *r,
     const json_t *given = json_object_get(s->root, r->key);
     if (!r->value || (given && !json_is_null(given)))
         return Q_OK;
-    *out = json_loads(r->value, JSON_DECODE_ANY, NULL);
+    *out = json_read_string(r->value, JSON_DECODE_ANY, NULL);
     return *out ? Q_OK : fail_memory(s->path, e);
 }
 

@@ -4,6 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/utf8.h"
 #include "engine/model/plugin/plugin_arch.h"
 
@@ -92,7 +93,7 @@ static enum q_code check_config(const struct quire_architecture *a, struct q_err
         snprintf(what, sizeof what, "config[%u] (%s): from", i, r->key);
         if (r->from && (rc = plugin_size_check(r->from, what, e)))
             break;
-        json_t *value = r->value ? json_loads(r->value, JSON_DECODE_ANY, NULL) : NULL;
+        json_t *value = r->value ? json_read_string(r->value, JSON_DECODE_ANY, NULL) : NULL;
         if (r->value && !value)
             rc = q_fail(e, Q_INVALID, "config[%u] (%s): value \"%.60s\" is not JSON", i, r->key,
                         r->value);

@@ -2,6 +2,7 @@
 #include "engine/grammar/grammar.h"
 #include <jansson.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/utf8.h"
 #include "engine/grammar/source/reasoning_prefix.h"
@@ -15,9 +16,9 @@ static json_t *parse(struct build *b, const char *source, size_t n, const char *
 {
     json_error_t error;
     size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    json_t *v = json_loadb(source, n, flags, &error);
+    json_t *v = json_read_bytes(source, n, flags, &error);
     if (!v && json_error_code(&error) == json_error_numeric_overflow) /* limits beyond 64 bits */
-        v = json_loadb(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
+        v = json_read_bytes(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (!v)
         expr_fail(b, Q_INVALID, "the %s is not JSON: %.100s (line %d, column %d)", what, error.text,
                   error.line, error.column);
@@ -44,7 +45,8 @@ static const struct expr *schema(struct build *b, uint32_t kind, const char *sou
     json_error_t error;
     const struct expr *ws = kind & GRAMMAR_COMPACT ? &expr_empty : NULL, *x = &expr_never;
     if (kind & GRAMMAR_SPACED) {
-        json_t *pattern = json_loadb(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
+        json_t *pattern =
+            json_read_bytes(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
         ws = json_is_string(pattern)
                  ? schema_ws_pattern(b, json_string_value(pattern), json_string_length(pattern))
                  : expr_fail(b, Q_INVALID, "expected a JSON string before the schema");
@@ -118,6 +120,7 @@ static FALLIBLE compile(uint32_t **words, uint32_t *n_word, const struct grammar
 FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
                          struct q_err *e)
 {
+    const uint64_t n_failure = mem_failure_count();
     struct grammar_source copy = *source;
     enum q_code rc = Q_OK;
     bool lean = false, again = true;
@@ -145,7 +148,12 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
         if (!lean || rc == Q_OK || rc == Q_TIMEOUT || rc == Q_CANCELLED)
             *e = err;
     }
-    rc = e->code;
     q_free(text);
-    return rc;
+    /* What lacked memory may have become another grammar, or an error of the source. */
+    if (e->code != Q_TIMEOUT && e->code != Q_CANCELLED && mem_check(n_failure, "a grammar", e) &&
+        rc == Q_OK) {
+        q_free(*words);
+        *words = NULL;
+    }
+    return e->code;
 }

@@ -10,7 +10,9 @@
  *     schema_goal.c regex.c ebnf.c lark.c tags.c ─▶ expr ─ nfa.c fsm.c program_emit.c ─┘
  *
  * Hostile sources: text, nesting, rules, states and work are bounded; the error names
- * the limit that was exceeded. Threads: grammar_compile is pure, any number at once. */
+ * the limit that was exceeded. Threads: grammar_compile is pure, any number at once.
+ * Programs give jansson the allocations of common/mem (json_set_alloc_funcs), so that its failures
+ * are errors of the compile too. */
 #ifndef QUIRE_ENGINE_GRAMMAR_GRAMMAR_H
 #define QUIRE_ENGINE_GRAMMAR_GRAMMAR_H
 #include <stdatomic.h>

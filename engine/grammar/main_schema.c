@@ -7,6 +7,7 @@
 #include <time.h>
 #include "common/buf.h"
 #include "common/hub/hub.h"
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
@@ -297,24 +298,24 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
     buf_release(&source);
 }
 
-/* One line of input and its answer. */
+/* One line of input and its answer, which is not written when some allocation failed. */
 static void try_line(struct lab *l, const char *text, size_t n)
 {
     json_error_t error;
     struct buf shown = BUF_INIT;
     struct q_err e = Q_ERR_INIT;
-    json_t *out = json_object(), *line = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    const uint64_t n_failure = mem_failure_count();
+    json_t *out = json_object(), *line = json_read_bytes(text, n, JSON_ALLOW_NUL, &error);
     if (!line && json_error_code(&error) == json_error_numeric_overflow) /* beyond 64 bits */
-        line = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+        line = json_read_bytes(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
     if (json_is_object(line))
         answer(l, line, out);
     else
         json_object_set_new(out, "error", json_string("the line is not a JSON object"));
     json_dump_callback(out, add_piece, &shown, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    if (buf_check(&shown, "the answer", &e))
-        note_failure(l, &e);
-    else
+    if (!mem_check(n_failure, "a line", &e) && !buf_check(&shown, "the answer", &e))
         puts(buf_str(&shown));
+    note_failure(l, &e);
     fflush(stdout);
     buf_release(&shown);
     json_decref(line);

@@ -204,6 +204,19 @@ static void set(uint32_t *bits, const uint32_t *ids, uint32_t n, uint32_t vocab_
             bits[ids[i] / 32] |= 1u << ids[i] % 32;
 }
 
+/* The state after the job's tokens, and its mask in bits [n_word]; 0: no token may come, and bits
+ * are 0. */
+static matcher_config follow_job(struct follow *f, const struct mask_job *job, uint32_t *bits,
+                                 uint32_t n_word)
+{
+    struct matcher *m = f->entry->matcher;
+    matcher_config c = follow_tokens(f, job->history + job->n_prompt, job->n_known - job->n_prompt);
+    if (c && matcher_mask(m, c, bits))
+        return c;
+    memset(bits, 0, n_word * sizeof *bits); /* of a mask that was not finished */
+    return 0;
+}
+
 static void fill_mask(void *ctx, const struct mask_job *job, uint32_t *bits)
 {
     struct grammars *g = ctx;
@@ -211,8 +224,16 @@ static void fill_mask(void *ctx, const struct mask_job *job, uint32_t *bits)
     if (!f->entry)
         return;
     struct matcher *m = f->entry->matcher;
-    matcher_config c = follow_tokens(f, job->history + job->n_prompt, job->n_known - job->n_prompt);
-    if (!c || !matcher_mask(m, c, bits))
+    uint32_t n_word = trie_words(&g->trie);
+    uint64_t n_failure = mem_failure_count();
+    matcher_config c = follow_job(f, job, bits, n_word);
+    if (!c && mem_failure_count() != n_failure) { /* again: a matcher that is stuck frees memory */
+        n_failure = mem_failure_count();
+        c = follow_job(f, job, bits, n_word);
+        if (!c && mem_failure_count() != n_failure)
+            log_error("out of memory for a grammar's mask");
+    }
+    if (!c)
         return;
     if (matcher_is_before(m, c)) /* an answer that ends within its reasoning is none */
         clear(bits, job->stop_ids, job->n_stop_id, g->vocab_size);

@@ -4,6 +4,7 @@
 #include "check.h"
 #include <stdio.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/matcher/matcher.h"
@@ -809,13 +810,35 @@ static void hostile_grammars_end(void **state)
     }
 }
 
-/* One allocation fails, each in turn: the error is Q_NO_MEMORY, not a limit of the grammar, or the
- * program is the same. */
+/* One allocation fails, each in turn: the error is Q_NO_MEMORY, not a limit or a fault of the
+ * grammar, or the program is the same. */
+static void fail_each_allocation(uint32_t kind, const char *text)
+{
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *whole = NULL, *words, n_whole, n_word;
+    const struct grammar_source source = SOURCE(kind, text);
+    const uint64_t before = mem_alloc_count();
+    assert_ok(grammar_compile(&whole, &n_whole, &source, &e), &e);
+    const int n_all = (int)(mem_alloc_count() - before);
+    for (int n = 0; n < n_all; n++) {
+        words = NULL;
+        q_err_reset(&e);
+        mem_fail_once(n);
+        const enum q_code rc = grammar_compile(&words, &n_word, &source, &e);
+        mem_fail_once(-1);
+        if (rc && rc != Q_NO_MEMORY)
+            fail_msg("%s: allocation %d of %d: %s", text, n, n_all, e.message);
+        if (!rc && (n_word != n_whole || memcmp(words, whole, n_word * sizeof *words) != 0))
+            fail_msg("%s: allocation %d of %d: another program", text, n, n_all);
+        q_free(words);
+    }
+    q_free(whole);
+}
+
 static void memory_may_run_out(void **state)
 {
     (void)state;
-    const char *const sources[] = {
-        samples[7].source,
+    const char *const schemas[] = {
         "{\"$id\": \"http://x/a\", \"$ref\": \"b#y\", \"$defs\": {\"b\": {\"$id\": \"b\", "
         "\"$defs\": "
         "{\"y\": {\"$anchor\": \"y\", \"type\": \"integer\"}}}}}",
@@ -824,27 +847,64 @@ static void memory_may_run_out(void **state)
         "{\"patternProperties\": {\"^a\": {\"type\": \"null\"}}, \"additionalProperties\": false, "
         "\"required\": [\"ab\"]}",
     };
-    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
-        struct q_err e = Q_ERR_INIT;
-        uint32_t *whole = NULL, *words, n_whole, n_word;
-        const struct grammar_source source = SOURCE(GRAMMAR_JSON, sources[i]);
-        const uint64_t before = mem_alloc_count();
-        assert_int_equal(grammar_compile(&whole, &n_whole, &source, &e), Q_OK);
-        const int n_all = (int)(mem_alloc_count() - before);
-        for (int n = 0; n < n_all; n++) {
-            words = NULL;
-            q_err_reset(&e);
-            mem_fail_once(n);
-            const enum q_code rc = grammar_compile(&words, &n_word, &source, &e);
-            mem_fail_once(-1);
-            if (rc && rc != Q_NO_MEMORY)
-                fail_msg("source %zu: allocation %d of %d: %s", i, n, n_all, e.message);
-            if (!rc && (n_word != n_whole || memcmp(words, whole, n_word * sizeof *words) != 0))
-                fail_msg("source %zu: allocation %d of %d: another program", i, n, n_all);
-            q_free(words);
-        }
-        q_free(whole);
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
+        fail_each_allocation(GRAMMAR_JSON, schemas[i]);
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++)
+        fail_each_allocation(samples[i].kind, samples[i].source);
+}
+
+/* The text's bytes one by one, with a mask before each; false: stuck. *hash: of all masks. */
+static bool follow_with_masks(struct matcher *m, const struct trie *t, const char *text,
+                              uint64_t *hash)
+{
+    uint32_t bits[32];
+    matcher_begin(m);
+    matcher_config c = matcher_start(m);
+    for (*hash = 0; c; text++) {
+        memset(bits, 0, sizeof bits);
+        if (!matcher_mask(m, c, bits))
+            return false;
+        for (size_t i = 0; i < trie_words(t); i++)
+            *hash = *hash * 0x100000001B3u + bits[i];
+        if (!*text)
+            return true;
+        c = matcher_bytes(m, c, text, 1);
     }
+    return false;
+}
+
+/* One allocation fails, each in turn: the matcher is stuck, and the next try is whole; or the masks
+ * are the same. */
+static void masks_without_memory(void **state)
+{
+    (void)state;
+    const char *const text = "{\"a\":\"xyz\",\"b\":[1,22]}";
+    const char *const source =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", \"minLength\": 2, "
+        "\"maxLength\": 9}, \"b\": {\"type\": \"array\", \"items\": {\"type\": \"integer\"}}}, "
+        "\"required\": [\"a\", \"b\"], \"additionalProperties\": false}";
+    uint64_t want = 0, got, n_before;
+    int n_stuck = 0;
+    bool has_failed = true;
+    for (int64_t n = -1; has_failed; n++) {
+        struct trie t;
+        make_vocabulary(&t);
+        struct matcher *m = compiled(GRAMMAR_JSON, source, &t);
+        uint64_t *hash = n < 0 ? &want : &got;
+        n_before = mem_failure_count();
+        mem_fail_once(n);
+        const bool whole = follow_with_masks(m, &t, text, hash);
+        mem_fail_once(-1);
+        has_failed = n < 0 || mem_failure_count() != n_before;
+        if (whole ? *hash != want : !has_failed || !matcher_stuck(m))
+            fail_msg("allocation %lld: whole %d, stuck %d", (long long)n, whole, matcher_stuck(m));
+        n_stuck += !whole;
+        assert_true(follow_with_masks(m, &t, text, hash));
+        assert_int_equal(*hash, want);
+        matcher_free(m);
+        trie_release(&t);
+    }
+    assert_true(n_stuck > 9);
 }
 
 int main(void)
@@ -863,6 +923,8 @@ int main(void)
                                        cmocka_unit_test(tags_are_checked),
                                        cmocka_unit_test(markers_are_checked),
                                        cmocka_unit_test(hostile_grammars_end),
-                                       cmocka_unit_test(memory_may_run_out)};
+                                       cmocka_unit_test(memory_may_run_out),
+                                       cmocka_unit_test(masks_without_memory)};
+    json_use_mem();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "engine/grammar/source/lark.h"
 #include <jansson.h>
 #include <string.h>
+#include "common/json_read.h"
 #include "engine/grammar/source/chars.h"
 #include "engine/grammar/source/gbnf.h"
 #include "engine/grammar/source/regex.h"
@@ -204,7 +205,7 @@ static const struct expr *schema(struct lark *p)
 {
     json_error_t error;
     skip(p, true);
-    json_t *v = json_loadb(p->s + p->at, p->n - p->at, JSON_DISABLE_EOF_CHECK, &error);
+    json_t *v = json_read_bytes(p->s + p->at, p->n - p->at, JSON_DISABLE_EOF_CHECK, &error);
     if (!v)
         return wrong(p, "%json needs a JSON Schema");
     p->at += (size_t)error.position;

@@ -569,7 +569,7 @@ static bool has_some(struct schema *s, const json_t *some, const json_t *v)
     bool has = false;
     json_object_foreach ((json_t *)v, name, value) {
         json_t *text = json_string(name);
-        has = has || (schema_holds(s, json_object_get(some, "names"), text) &&
+        has = has || (text && schema_holds(s, json_object_get(some, "names"), text) &&
                       schema_holds(s, json_object_get(some, "value"), value));
         json_decref(text);
     }

@@ -150,10 +150,10 @@ uint64_t mem_failure_count(void)
     return n_failure;
 }
 
-enum q_code mem_check(uint64_t count_before, const char *what, struct q_err *e)
+enum q_code mem_check(uint64_t count_before, enum q_code rc, const char *what, struct q_err *e)
 {
     if (n_failure == count_before)
-        return e->code;
+        return rc;
     q_err_reset(e);
     return q_fail(e, Q_NO_MEMORY, "out of memory for %s", what);
 }

@@ -42,10 +42,10 @@ void mem_fail_after(int64_t n);
 void mem_fail_once(int64_t n);  /* likewise that one alone */
 uint64_t mem_alloc_count(void); /* allocations since start, all threads */
 /* For code with many allocations, all of which have to succeed: those of the calling thread that
- * found no memory until now, and whether there were more since then: Q_NO_MEMORY in e, in place of
- * whatever it has ("out of memory for WHAT"), or the code that e has. */
+ * found no memory until now; and rc, or if there were more since then Q_NO_MEMORY, in place of
+ * whatever e has: "out of memory for WHAT". */
 uint64_t mem_failure_count(void);
-enum q_code mem_check(uint64_t count_before, const char *what, struct q_err *e);
+enum q_code mem_check(uint64_t count_before, enum q_code rc, const char *what, struct q_err *e);
 
 /* Return freed memory to the system, e.g. after parsing a file with large temporary data. */
 void mem_trim(void);

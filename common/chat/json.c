@@ -131,7 +131,7 @@ static FALLIBLE load_json(json_t **out, const struct text *t, size_t flags, stru
     *out = json_read_callback(read_piece, &r, flags, &error);
     if (!*out)
         *out = load_again(t, flags, &error);
-    if (!*out && mem_check(n_failure, t->name, e))
+    if (!*out && mem_check(n_failure, Q_OK, t->name, e))
         return e->code;
     if (!*out && json_error_code(&error) == json_error_duplicate_key)
         return q_fail(e, Q_INVALID, "%s has a key twice in one object: line %d, column %d: %s",

@@ -242,7 +242,7 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct parts *parts
     }
     if (parts)
         parts_end(parts);
-    rc = mem_check(n_failure, "the messages", e);
+    rc = mem_check(n_failure, rc, "the messages", e);
     if (rc == Q_OK)
         *out = list;
     else

@@ -149,9 +149,10 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
             *e = err;
     }
     q_free(text);
+    if (e->code == Q_TIMEOUT || e->code == Q_CANCELLED)
+        return e->code;
     /* What lacked memory may have become another grammar, or an error of the source. */
-    if (e->code != Q_TIMEOUT && e->code != Q_CANCELLED && mem_check(n_failure, "a grammar", e) &&
-        rc == Q_OK) {
+    if (mem_check(n_failure, e->code, "a grammar", e) == Q_NO_MEMORY && rc == Q_OK) {
         q_free(*words);
         *words = NULL;
     }

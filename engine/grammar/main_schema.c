@@ -313,7 +313,7 @@ static void try_line(struct lab *l, const char *text, size_t n)
     else
         json_object_set_new(out, "error", json_string("the line is not a JSON object"));
     json_dump_callback(out, add_piece, &shown, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    if (!mem_check(n_failure, "a line", &e) && !buf_check(&shown, "the answer", &e))
+    if (!mem_check(n_failure, Q_OK, "a line", &e) && !buf_check(&shown, "the answer", &e))
         puts(buf_str(&shown));
     note_failure(l, &e);
     fflush(stdout);

@@ -5,6 +5,7 @@
 #include "common/chat/roles.h"
 #include "common/chat/thinking.h"
 #include "common/chat/tool_choice.h"
+#include "common/mem.h"
 #include "common/parsers/call_grammar.h"
 
 #define TAGS_BYTES ((size_t)8 << 20) /* of a structural tag, as many as the engine compiles */
@@ -111,8 +112,8 @@ static enum q_code no_template(const struct chat_model *m, struct q_err *e)
                   m->error);
 }
 
-FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
-                   struct q_err *e)
+static FALLIBLE read_turn(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
+                          struct q_err *e)
 {
     enum q_code rc;
     *t = (struct turn){.model = m, .ask = *ask, .bound = form_binds(&ask->form)};
@@ -136,7 +137,14 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
     return rc;
 }
 
-FALLIBLE turn_render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e)
+FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
+                   struct q_err *e)
+{
+    const uint64_t n_failure = mem_failure_count();
+    return mem_check(n_failure, read_turn(t, m, ask, e), "the conversation", e);
+}
+
+static FALLIBLE render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e)
 {
     const struct turn_ask *a = &t->ask;
     const struct chat_model *m = t->model;
@@ -177,6 +185,12 @@ FALLIBLE turn_render(struct turn *t, struct buf *prompt, struct ranges *content,
     if (rc == Q_OK)
         rc = parts_take(&t->parts, prompt, from, content, e);
     return rc == Q_OK ? rc : q_wrap(e, "messages");
+}
+
+FALLIBLE turn_render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e)
+{
+    const uint64_t n_failure = mem_failure_count();
+    return mem_check(n_failure, render(t, prompt, content, e), "the prompt", e);
 }
 
 FALLIBLE turn_check_length(const char *what, uint32_t n_prompt, uint32_t asked, uint32_t limit,

@@ -371,8 +371,10 @@ static json_t *prepare_messages(const json_t *messages, const struct form *form)
     size_t i;
     json_t *m;
     json_array_foreach ((json_t *)messages, i, m) {
-        json_t *copy = json_is_object(m) ? prepare_message(m, form) : json_incref(m);
-        if (!list || !copy || json_array_append_new(list, copy) != 0) {
+        json_t *copy = NULL;
+        if (list)
+            copy = json_is_object(m) ? prepare_message(m, form) : json_incref(m);
+        if (!copy || json_array_append_new(list, copy) != 0) {
             json_decref(list);
             return NULL;
         }

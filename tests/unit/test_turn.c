@@ -8,6 +8,8 @@
 #include <string.h>
 #include "common/chat/turn.h"
 #include "common/file.h"
+#include "common/json_read.h"
+#include "common/mem.h"
 
 #define REAL "../shared/data/templates"
 #define OURS "tests/data/templates"
@@ -294,10 +296,78 @@ static void tool_choices(void **state)
     chat_model_release(&m);
 }
 
+/* The prompt and the grammar of a turn; allocations that fail end with it. */
+static enum q_code whole_turn(const struct chat_model *m, const json_t *request, struct buf *out)
+{
+    struct buf prompt = BUF_INIT;
+    struct turn t;
+    const struct turn_ask ask = {
+        .messages = json_object_get(request, "messages"),
+        .tools = json_object_get(request, "tools"),
+        .tool_choice = json_object_get(request, "tool_choice"),
+        .chat_template_kwargs = json_object_get(request, "chat_template_kwargs"),
+        .add_generation_prompt = true,
+        .auto_tool_choice = true,
+        .parallel_tool_calls = true,
+    };
+    q_err_reset(&err);
+    enum q_code rc = turn_read(&t, m, &ask, &err) ?: turn_render(&t, &prompt, NULL, &err);
+    mem_fail_once(-1);
+    if (!rc) {
+        buf_add(out, prompt.data, prompt.len);
+        buf_add(out, t.tags.data, t.tags.len);
+    }
+    buf_release(&prompt);
+    turn_release(&t);
+    return rc;
+}
+
+/* One allocation fails, each in turn: Q_NO_MEMORY, or the prompt and the grammar are the same. */
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {OURS "/llama31_tools.jinja", OURS "/chatml_think.jinja"};
+    json_t *request = json_read_string(
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
+        "\"Weather?\"}]}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": "
+        "\"call_1\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+        "\"{\\\"city\\\": \\\"Rome\\\"}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"call_1\", "
+        "\"content\": \"sun\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": "
+        "\"f\", "
+        "\"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": "
+        "\"string\"}}, \"required\": [\"city\"]}}}], \"tool_choice\": \"required\", "
+        "\"chat_template_kwargs\": {\"x\": 1}}",
+        0, NULL);
+    assert_non_null(request);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct chat_model m;
+        struct buf want = BUF_INIT;
+        int n = 0;
+        assert_true(model_open(&m, paths[i]));
+        assert_ok(whole_turn(&m, request, &want), &err);
+        for (uint64_t before = 0; mem_failure_count() != before || n == 0; n++) {
+            struct buf got = BUF_INIT;
+            before = mem_failure_count();
+            mem_fail_once(n);
+            const enum q_code rc = whole_turn(&m, request, &got);
+            if (rc ? rc != Q_NO_MEMORY
+                   : got.len != want.len || memcmp(got.data, want.data, got.len) != 0)
+                fail_msg("%s: allocation %d: %s", paths[i], n, rc ? err.message : "another prompt");
+            buf_release(&got);
+        }
+        assert_true(n > 50);
+        buf_release(&want);
+        chat_model_release(&m);
+    }
+    json_decref(request);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(our_templates), cmocka_unit_test(real_templates),
-        cmocka_unit_test(known_models), cmocka_unit_test(tool_choices)};
+        cmocka_unit_test(known_models), cmocka_unit_test(tool_choices),
+        cmocka_unit_test(memory_may_run_out)};
+    json_use_mem();
     return cmocka_run_group_tests_name("turn", tests, NULL, NULL);
 }

@@ -141,10 +141,20 @@ const char *archs_types(char out[ARCHS_TYPES_MAX])
     return out;
 }
 
+/* Is it the type of a row? "xlm-roberta" is xlm_roberta. */
+static bool is_type(const char *row, const char *model_type)
+{
+    while (*row && (*row == *model_type || (*row == '_' && *model_type == '-'))) {
+        row++;
+        model_type++;
+    }
+    return *row == *model_type;
+}
+
 const char *archs_of_type(const char *model_type)
 {
     for (size_t i = 0; i < N_ARCH; i++)
-        if (strcmp(archs[i].type, model_type) == 0)
+        if (is_type(archs[i].type, model_type))
             return archs[i].name;
     return NULL;
 }

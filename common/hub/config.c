@@ -469,11 +469,30 @@ static enum q_code load_unknown(struct model_config *c, const struct hub_json_at
     return load_ids(c, at, e);
 }
 
+/* The file's object, with an architecture: where it names none, that of its model_type, as
+ * transformers has it. */
+static enum q_code parse_root(json_t **root, const char *text, size_t n, const char *path,
+                              struct q_err *e)
+{
+    enum q_code rc = hub_json_parse(root, text, n, path, e);
+    if (rc)
+        return rc;
+    const struct hub_json_at at = {*root, path};
+    const json_t *list = hub_json_find(&at, "architectures");
+    const char *type = json_string_value(hub_json_find(&at, "model_type"));
+    const char *name = type ? archs_of_type(type) : NULL;
+    if (!name || (list && (!json_is_array(list) || json_array_size(list))))
+        return Q_OK;
+    return json_object_set_new(*root, "architectures", json_pack("[s]", name))
+               ? q_fail(e, Q_NO_MEMORY, "%s: no memory for its architecture", path)
+               : Q_OK;
+}
+
 static enum q_code parse_any(struct model_config *c, const char *text, size_t n, const char *path,
                              struct q_err *e)
 {
     json_t *root = NULL;
-    enum q_code rc = hub_json_parse(&root, text, n, path, e);
+    enum q_code rc = parse_root(&root, text, n, path, e);
     const struct hub_json_at at = {root, path};
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
     if (!rc && name && !archs_type(name) && !archs_added_find(name) && !nested_inputs(name) &&
@@ -532,7 +551,7 @@ enum q_code model_config_parse(struct model_config *c, const char *text, size_t 
 {
     json_t *root = NULL;
     *c = (struct model_config){.bos_id = UINT32_MAX};
-    enum q_code rc = hub_json_parse(&root, text, n, path, e);
+    enum q_code rc = parse_root(&root, text, n, path, e);
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
     const struct archs_added *plugin = name ? archs_added_find(name) : NULL;
     if (!rc && plugin)

@@ -1,13 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hub/hub_json.h"
+#include <ctype.h>
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
 #include "common/json_read.h"
 
-/* Python writes numbers that JSON has not; true: there are some, and *out has null in their
- * place. */
-static bool without_infinities(struct buf *out, const char *data, size_t n)
+/* Is it a whole number that 64 bits do not hold? */
+static bool is_long(const char *number, size_t n)
+{
+    static const char most[] = "9223372036854775807";
+    const size_t n_most = sizeof most - 1;
+    for (size_t i = 0; i < n; i++)
+        if (!isdigit((unsigned char)number[i]))
+            return false;
+    return n > n_most || (n == n_most && memcmp(number, most, n) > 0);
+}
+
+static size_t number_length(const char *data, size_t n)
+{
+    size_t i = 0;
+    while (i < n && data[i] && strchr("0123456789.eE+-", data[i]))
+        i++;
+    return i;
+}
+
+/* Python writes numbers that JSON or jansson has not; true: there are some, and *out has null in
+ * the place of infinities and NaN, and floats in that of whole numbers of more than 64 bits. */
+static bool without_such_numbers(struct buf *out, const char *data, size_t n)
 {
     static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
     bool any = false, in_string = false;
@@ -22,6 +42,15 @@ static bool without_infinities(struct buf *out, const char *data, size_t n)
             any = true;
             continue;
         }
+        if (!in_string && isdigit((unsigned char)data[i])) {
+            const size_t n_number = number_length(data + i, n - i);
+            const bool far = is_long(data + i, n_number);
+            buf_add(out, data + i, n_number);
+            buf_add_str(out, far ? "e0" : "");
+            i += n_number - 1;
+            any = any || far;
+            continue;
+        }
         buf_add_char(out, data[i]);
         if (in_string && data[i] == '\\' && i + 1 < n)
             buf_add_char(out, data[++i]);
@@ -31,15 +60,21 @@ static bool without_infinities(struct buf *out, const char *data, size_t n)
     return any;
 }
 
+static bool may_be_such_number(const json_error_t *why)
+{
+    return json_error_code(why) == json_error_invalid_syntax ||
+           json_error_code(why) == json_error_numeric_overflow;
+}
+
 enum q_code hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
                            struct q_err *e)
 {
     json_error_t why;
     bool failed = false;
     json_t *root = json_read_bytes(data, n, JSON_REJECT_DUPLICATES, &why);
-    if (!root && json_error_code(&why) == json_error_invalid_syntax) {
+    if (!root && may_be_such_number(&why)) {
         struct buf text = BUF_INIT;
-        const bool any = without_infinities(&text, data, n);
+        const bool any = without_such_numbers(&text, data, n);
         failed = text.failed;
         if (any && !failed)
             root = json_read_bytes(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);

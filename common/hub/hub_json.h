@@ -16,8 +16,9 @@
     ((size_t)64 << 20) /* bytes; index files of the largest checkpoints have a few MB */
 
 /* Parse `n` bytes that must be one JSON object; NaN, Infinity and -Infinity, which Python writes,
- * are null. `what` is the path for messages. The caller releases the result with json_decref.
- * Errors: Q_CORRUPT (line and column), Q_NO_MEMORY. */
+ * are null, and whole numbers of more than 64 bits are floats. `what` is the path for messages.
+ * The caller releases the result with json_decref. Errors: Q_CORRUPT (line and column),
+ * Q_NO_MEMORY. */
 FALLIBLE hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
                         struct q_err *e);
 /* The same for a whole file. Errors: also Q_NOT_FOUND, Q_IO, Q_TOO_LARGE. */

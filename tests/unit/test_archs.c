@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Architectures that are not served, each refused by its name; and what the config of some families
- * may not ask for. */
+/* Architectures that are not served, each refused by its name; the one of a config that names none;
+ * and what the config of some families may not ask for. */
 #include <string.h>
 #include "check.h"
 #include "common/hub/archs.h"
@@ -132,6 +132,44 @@ static void test_refused(void **state)
     }
 }
 
+/* A config.json without an architecture has that of its model_type. */
+static void test_absent(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *names, *part;
+    } cases[] = {
+        {"\"architectures\": [], \"model_type\": \"qwen2_moe\"", "Qwen2MoeForCausalLM requires"},
+        {"\"architectures\": null, \"model_type\": \"bert\"", "BertModel requires"},
+        {"\"model_type\": \"gpt2\"", "GPT2LMHeadModel requires"},
+        {"\"model_type\": \"xlm-roberta\"", "XLMRobertaModel requires"},
+        {"\"model_type\": \"zamba2\"", "architectures is missing"},
+        {"\"architectures\": \"GPT2LMHeadModel\", \"model_type\": \"gpt2\"",
+         "architectures is a string, expected a list with one name: GPT2LMHeadModel, for"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(parse("{%s}", cases[i].names), Q_CORRUPT, cases[i].part, &e);
+}
+
+/* Whole numbers of any length, as tokenizers have them for "no limit". */
+static void test_long_numbers(void **state)
+{
+    (void)state;
+    static const char sizes[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 64, \"hidden_size\": 64, "
+        "\"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+        "\"max_position_embeddings\": 64, %s}";
+    assert_ok(parse(sizes, "\"a\": 1000000000000000019884624838656, \"b\": [9223372036854775808, "
+                           "-1000000000000000000000], \"c\": 0.12345678901234567890123, "
+                           "\"hidden_act\": \"1000000000000000019884624838656\", "
+                           "\"rope_theta\": 1000000000000000"),
+              &e);
+    assert_true(c.rope.theta == 1e15);
+    assert_string_equal(c.hidden_act, "1000000000000000019884624838656");
+    assert_fails(parse(sizes, "\"num_key_value_heads\": 1000000000000000019884624838656"),
+                 Q_CORRUPT, "num_key_value_heads is a number, expected a whole number", &e);
+}
+
 #define SIZES "\"vocab_size\": 64, \"hidden_size\": 64, \"intermediate_size\": 64, "
 #define HEADS "\"num_attention_heads\": 4, \"max_position_embeddings\": 64"
 #define GRANITE                                                                                \
@@ -245,8 +283,8 @@ static void test_defaults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_long_numbers), cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_defaults),
     };
     return cmocka_run_group_tests_name("archs", tests, NULL, NULL);

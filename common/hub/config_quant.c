@@ -2,6 +2,7 @@
 /* Sources: the config.json of checkpoints made by AutoGPTQ and GPTQModel, AutoAWQ, AutoRound,
  * bitsandbytes, AutoFP8, FBGEMM and DeepSeek. */
 #include "common/hub/config_quant.h"
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -230,6 +231,32 @@ static enum q_code load_gguf(struct quant_config *q, const struct hub_json_at *a
     return rc;
 }
 
+/* In any letters, and compressed_tensors for compressed-tensors, as vLLM has them. */
+static bool is_method(const char *given, const char *name)
+{
+    while (*given && *name &&
+           (tolower((unsigned char)*given) == *name ||
+            (strchr("-_", *given) && strchr("-_", *name)))) {
+        given++;
+        name++;
+    }
+    return *given == *name;
+}
+
+/* quant_method; ModelOpt's producer stands for it where it is missing. */
+static enum q_code read_method(const char **out, const struct hub_json_at *at, struct q_err *e)
+{
+    const struct hub_json_at producer = {hub_json_find(at, "producer"), at->path};
+    const char *name = NULL;
+    enum q_code rc = hub_json_str(out, at, "quant_method", e);
+    if (rc || *out || !json_is_object(producer.object))
+        return rc;
+    rc = hub_json_str(&name, &producer, "name", e);
+    if (!rc && name && !strcmp(name, "modelopt"))
+        *out = name;
+    return rc;
+}
+
 enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
 {
     static const struct {
@@ -267,11 +294,11 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
         return q_fail(e, Q_CORRUPT, "%s: quantization_config is %s, expected an object", at->path,
                       hub_json_kind(found));
     const struct hub_json_at inside = {found, at->path};
-    enum q_code rc = hub_json_str(&method, &inside, "quant_method", e);
+    enum q_code rc = read_method(&method, &inside, e);
     if (rc)
         return rc;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-        if (method && strcmp(methods[i].name, method) == 0)
+        if (method && is_method(method, methods[i].name))
             return methods[i].load(q, &inside, e);
     return q_fail(
         e, Q_UNSUPPORTED,

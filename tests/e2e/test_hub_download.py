@@ -229,6 +229,20 @@ def test_too_many_faults(hub, env):
     assert len(hub.seen("GET", "/api/")) == 1 + 6
 
 
+def test_the_storage_refuses(hub, env):
+    """The second host's errors are not the hub's: no word on licences, and none of the signature in its URL."""
+    hub.faults = [lambda h, m, p, n: {"status": 403, "data": b"Request has expired"} if h == "store" else None]
+    line = refused(env, NETWORK, ["tokenizer.json", hub.store, "HTTP status 403"], ID, "--include", "tokenizer.json")
+    assert "licence" not in line and "signature" not in line
+
+
+def test_size_of_a_redirect_is_not_the_file(hub, env):
+    """Without X-Linked-Size the length of a file is not known before it comes."""
+    hub.faults = [lambda h, m, p, n: {"more": {"X-Linked-Size": "unknown"}} if m == "HEAD" else None]
+    download(env, ID)
+    check_cache(hub, env)
+
+
 def test_no_connection(env):
     refused({**env, "HF_ENDPOINT": "http://127.0.0.1:1"}, NETWORK, ["no connection to 127.0.0.1:1", "HF_ENDPOINT"], ID)
 
@@ -242,6 +256,20 @@ def test_resume(hub, env):
     download(env, ID)
     check_cache(hub, env)
     assert [r[3].get("Range") for r in hub.seen("GET", etag, "store")] == ["bytes=123456-"]
+
+
+def test_resume_where_the_server_has_not_the_range(hub, env):
+    """416, as a proxy answers that knows another length: the file is loaded from its first byte on."""
+    name = "model-00002-of-00003.safetensors"
+    etag, blobs = hub.repos[ID].etag(name), repo_dir(env) / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{etag}.incomplete").write_bytes(FILES[name][:123_456])
+    hub.faults = [lambda h, m, p, n: {"status": 416, "headers": {"Content-Range": "bytes */7"}} if h == "store" and etag in p and n == 0 else None]
+    download(env, ID)
+    check_cache(hub, env)
+    assert [r[3].get("Range") for r in hub.seen("GET", etag, "store")] == ["bytes=123456-", None]
+    hub.faults = [lambda h, m, p, n: {"status": 416} if h == "store" else None]
+    refused(env, NETWORK, ["HTTP status 416"], ID, "--download-dir", blobs)
 
 
 @pytest.mark.parametrize("start", ["other bytes", "too long", "whole"])
@@ -301,7 +329,7 @@ def test_each_range_goes_on(large, hub, env):
     """After an error what every range has stays, and only the rest is asked for."""
     etag, blobs = large
     hub.faults = [lambda h, m, p, n: ({"cut": 1 << 20} if n == 1 else {"status": 403} if n > 1 else None) if h == "store" and m == "GET" else None]
-    refused(env, MODEL, [ID], ID)
+    refused(env, NETWORK, [LARGE, "HTTP status 403"], ID)
     partial = blobs / f"{etag}.ranges.incomplete"
     raw = partial.read_bytes()
     there = struct.unpack("<3Q", raw[-24:])

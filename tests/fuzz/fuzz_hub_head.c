@@ -24,8 +24,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     Q_ASSERT(h.size == HEAD_NONE || h.size < (uint64_t)1 << 54);
     Q_ASSERT(!*h.location || !endpoint_has(&endpoint, h.location) ||
              !strncasecmp(h.location, "https://hub.example", 19));
-    const struct fault_at list = {&endpoint, "org/name", "main", NULL};
-    const struct fault_at file = {&endpoint, "org/name", "main", "config.json"};
+    const struct fault_at list = {&endpoint, "org/name", "main", NULL, NULL};
+    const struct fault_at file = {&endpoint, "org/name", "main", "config.json",
+                                  "https://store.example/x?signature=y"};
     const enum q_code first = fault(&list, &h, &e);
     Q_ASSERT(first != Q_OK && first == e.code);
     q_err_reset(&e);

@@ -9,10 +9,11 @@ enum {
     FILE_ = 2,
     WITHOUT = 4, /* a request without a token */
     WITH = 8,
+    ELSEWHERE = 16, /* the answer of another host than the endpoint's: storage */
 };
 
 /* The first row that fits counts. status 0: any; code NULL: any. In the texts: %i id, %r revision,
- * %f file, %e endpoint, %t source of the token, %m the server's own words. */
+ * %f file, %h host that answered, %e endpoint, %t source of the token, %m the server's own words. */
 static const struct row {
     unsigned status;
     const char *error_code;
@@ -21,6 +22,7 @@ static const struct row {
     const char *text;
 } rows[] = {
     // clang-format off
+    {0, NULL, ELSEWHERE, Q_UNAVAILABLE, "%f: %h, where the hub has it stored, answers with HTTP status %s; run the download again later, it goes on where it ended%m"},
     {0, "GatedRepo", WITHOUT, Q_UNAUTHORIZED, "%i is gated: accept its licence at %e/%i, make a token at %e/settings/tokens and set HF_TOKEN (or the token file of `hf auth login`)%m"},
     {0, "GatedRepo", WITH, Q_FORBIDDEN, "%i is gated, and the account of the token in %t has no access: accept its licence at %e/%i, or wait until the authors allow it%m"},
     {0, "RevisionNotFound", 0, Q_NOT_FOUND, "%i has no revision \"%r\" (branch, tag or commit); %e/%i/refs lists them"},
@@ -42,11 +44,13 @@ static const struct row {
 static bool fits(const struct row *row, const struct fault_at *at, const struct head *h)
 {
     const unsigned kind = at->file ? FILE_ : LIST;
+    const bool elsewhere = at->url && !endpoint_has(at->endpoint, at->url);
     const unsigned token = *at->endpoint->authorization ? WITH : WITHOUT;
     return (!row->status || row->status == h->status) &&
            (!row->error_code || !strcmp(row->error_code, h->error_code)) &&
            (!(row->when & (LIST | FILE_)) || (row->when & kind)) &&
-           (!(row->when & (WITH | WITHOUT)) || (row->when & token));
+           (!(row->when & (WITH | WITHOUT)) || (row->when & token)) &&
+           (!(row->when & ELSEWHERE) || elsewhere);
 }
 
 static void add_words(struct buf *out, const char *words)
@@ -64,6 +68,14 @@ static void add_wait(struct buf *out, uint64_t seconds)
         buf_printf(out, " for %llu s", (unsigned long long)seconds);
 }
 
+/* Scheme and host; what is behind them may be signed. */
+static void add_host(struct buf *out, const char *url)
+{
+    const char *colons = url ? strstr(url, "://") : NULL;
+    if (colons)
+        buf_add(out, url, (size_t)(colons - url) + 3 + strcspn(colons + 3, "/?#\\"));
+}
+
 static void add_value(struct buf *out, char letter, const struct fault_at *at, const struct head *h)
 {
     switch (letter) {
@@ -75,6 +87,9 @@ static void add_value(struct buf *out, char letter, const struct fault_at *at, c
         break;
     case 'f':
         buf_add_str(out, at->file ? at->file : "");
+        break;
+    case 'h':
+        add_host(out, at->url);
         break;
     case 'e':
         buf_add_str(out, at->endpoint->url);

@@ -10,6 +10,7 @@ struct fault_at {
     const struct endpoint *endpoint;
     const char *id, *revision;
     const char *file; /* NULL: the list of files */
+    const char *url;  /* that answered; NULL: one of the endpoint */
 };
 /* Errors: Q_NOT_FOUND, Q_UNAUTHORIZED, Q_FORBIDDEN, Q_UNAVAILABLE; never Q_OK. */
 FALLIBLE fault(const struct fault_at *at, const struct head *h, struct q_err *e);

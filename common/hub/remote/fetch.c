@@ -43,7 +43,13 @@ struct file { /* one that is fetched */
 static enum q_code on_fault(const struct http_request *r, void *ctx, struct q_err *e)
 {
     const struct fetch *f = ctx;
-    const struct fault_at at = {f->endpoint, f->id, f->revision, r->what == f->id ? NULL : r->what};
+    const struct fault_at at = {
+        .endpoint = f->endpoint,
+        .id = f->id,
+        .revision = f->revision,
+        .file = r->what == f->id ? NULL : r->what,
+        .url = r->at,
+    };
     return fault(&at, &r->head, e);
 }
 
@@ -171,7 +177,7 @@ static void asked(void *ctx, enum q_code rc, const struct head *h, struct q_err 
         end_file(x, rc, e);
     } else {
         memcpy(x->etag, h->etag, sizeof x->etag);
-        x->size = h->size;
+        x->size = h->status >= 300 && !h->linked_size ? HEAD_NONE : h->size; /* of a redirect */
         x->stage = KNOWN;
     }
     x->request = NULL;
@@ -245,6 +251,16 @@ static enum q_code load_data(void *ctx, const void *data, size_t n, struct q_err
     p->at += rc ? 0 : n;
     x->fetch->n_bytes += rc ? 0 : n;
     count(x);
+    return rc;
+}
+
+/* What is there is no beginning of what the server has. */
+static enum q_code load_restart(void *ctx, struct q_err *e)
+{
+    struct part *p = ctx;
+    const enum q_code rc = blob_restart(&p->file->blob, e);
+    p->at = 0;
+    count(p->file);
     return rc;
 }
 
@@ -327,6 +343,7 @@ static const struct http_sink load_sink = {
     .offset = load_offset,
     .begin = load_begin,
     .data = load_data,
+    .restart = load_restart,
     .end = load_end,
     .done = loaded,
 };

@@ -262,6 +262,27 @@ static enum q_code end_body(struct http_request *r, struct q_err *e)
     return rc || !r->sink->end ? rc : r->sink->end(r->ctx, e);
 }
 
+/* An error's status: another attempt, or the end. */
+static void on_refusal(struct http *h, struct http_request *r)
+{
+    struct q_err e = Q_ERR_INIT;
+    const unsigned status = r->head.status;
+    enum q_code rc = h->fail(r, h->ctx, &e);
+    if (status == 416 && r->from && !r->last && r->sink->restart) {
+        struct q_err why = Q_ERR_INIT;
+        const enum q_code failed = r->sink->restart(r->ctx, &why);
+        if (failed)
+            finish(h, r, failed, &why);
+        else
+            retry(h, r, 0, &e);
+    } else if (is_busy(status)) {
+        const uint64_t s = r->head.retry_after_s;
+        retry(h, r, s == HEAD_NONE ? -1 : (int64_t)s * 1000, &e);
+    } else {
+        finish(h, r, rc, &e);
+    }
+}
+
 /* The transfer of one hop is over. */
 static void on_end(struct http *h, struct http_request *r, CURLcode curl)
 {
@@ -286,13 +307,7 @@ static void on_end(struct http *h, struct http_request *r, CURLcode curl)
         else
             finish(h, r, rc, &e);
     } else {
-        enum q_code rc = h->fail(r, h->ctx, &e);
-        if (is_busy(status))
-            retry(h, r,
-                  r->head.retry_after_s == HEAD_NONE ? -1 : (int64_t)r->head.retry_after_s * 1000,
-                  &e);
-        else
-            finish(h, r, rc, &e);
+        on_refusal(h, r);
     }
 }
 

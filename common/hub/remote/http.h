@@ -6,7 +6,7 @@
  * count anew. Redirects are followed here, because the token must not leave the endpoint's origin.
  *
  *     http_add ─▶ [delay] ─▶ offset ─▶ begin (200, 206) ─▶ data … ─▶ done
- *                    ▲──────────────── broken, 429, 5xx ◀──┘
+ *                    ▲────── broken, 416, 429, 5xx ◀───────┘
  *
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_HUB_REMOTE_HTTP_H
@@ -26,6 +26,8 @@ struct http_sink { /* where the answer goes; NULL members are skipped */
     /* The answer begins: 200 (all of the file), or 206 from the offset on. */
     enum q_code (*begin)(void *ctx, const struct head *h, struct q_err *e);
     enum q_code (*data)(void *ctx, const void *data, size_t n, struct q_err *e);
+    /* The server does not have the bytes from the offset on (416): forget what is there. */
+    enum q_code (*restart)(void *ctx, struct q_err *e);
     /* The answer ended: is it whole? Q_UNAVAILABLE: try again. */
     enum q_code (*end)(void *ctx, struct q_err *e);
     /* The request is over, with the last head; e is set iff rc. The request may be freed. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "common/buf.h"
 #include "common/file.h"
 
 #define ID_MAX        96  /* characters of an id part, as on the hub */
@@ -83,20 +84,46 @@ bool cache_is_offline(void)
     return false;
 }
 
+/* The value of the variable that "$NAME" or "${NAME}" at text names, *n: its length; NULL: none. */
+static const char *variable_at(const char *text, size_t *n)
+{
+    char name[128];
+    const bool braces = text[1] == '{';
+    const char *begin = text + 1 + braces;
+    const size_t n_name = strspn(begin, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                        "0123456789_");
+    if (!n_name || n_name >= sizeof name || (braces && begin[n_name] != '}'))
+        return NULL;
+    snprintf(name, sizeof name, "%.*s", (int)n_name, begin);
+    *n = n_name + 1 + 2 * (size_t)braces;
+    return getenv(name);
+}
+
+enum q_code cache_expand(char *out, const char *variable, const char *value, struct q_err *e)
+{
+    struct buf text = BUF_INIT_MAX(PATH_MAX - 1);
+    const char *home = getenv("HOME"), *found;
+    size_t n;
+    if (value[0] == '~' && (!value[1] || value[1] == '/') && home && *home) {
+        buf_add_str(&text, home);
+        value++;
+    }
+    for (; *value; value += n) {
+        found = *value == '$' ? variable_at(value, &n) : NULL;
+        n = found ? n : 1;
+        buf_add(&text, found ? found : value, found ? strlen(found) : 1);
+    }
+    const bool fits = !text.failed;
+    if (fits)
+        memcpy(out, buf_str(&text), text.len + 1);
+    buf_release(&text);
+    return fits ? Q_OK
+                : q_fail(e, Q_TOO_LARGE, "%s: path longer than %d bytes", variable, PATH_MAX);
+}
+
 struct place {
     const char *variable, *below;
 };
-
-/* The value of a variable that names a folder, as Python's expanduser has it: "~" at its beginning
- * is HOME. Where shells do not expand it: in files of units and containers. */
-static enum q_code expand(char *out, const struct place *of, const char *value, struct q_err *e)
-{
-    const char *home = getenv("HOME");
-    const bool is_home = value[0] == '~' && (!value[1] || value[1] == '/') && home && *home;
-    if (snprintf(out, PATH_MAX, "%s%s", is_home ? home : "", value + is_home) >= PATH_MAX)
-        return q_fail(e, Q_TOO_LARGE, "%s: path longer than %d bytes", of->variable, PATH_MAX);
-    return Q_OK;
-}
 
 /* out: [PATH_MAX]. The value of the first variable that is set, and what is below it. */
 static enum q_code first_place(char *out, const struct place *places, size_t n, struct q_err *e)
@@ -106,7 +133,7 @@ static enum q_code first_place(char *out, const struct place *places, size_t n, 
         if (!value || !*value)
             continue;
         char base[PATH_MAX];
-        const enum q_code rc = expand(base, &places[i], value, e);
+        const enum q_code rc = cache_expand(base, places[i].variable, value, e);
         if (rc || *places[i].below)
             return rc ? rc : path_join(out, PATH_MAX, base, places[i].below, e);
         memcpy(out, base, strlen(base) + 1);
@@ -176,7 +203,9 @@ enum q_code cache_read_ref(char hash[CACHE_HASH_MAX + 1], const char *repo, cons
         goto out;
     while (text.len && isspace((unsigned char)text.data[text.len - 1]))
         text.data[--text.len] = '\0';
-    if (strlen(buf_str(&text)) != text.len || !cache_is_hash(buf_str(&text)))
+    if (!text.len) /* its write was interrupted: as if it were absent */
+        snprintf(hash, CACHE_HASH_MAX + 1, "%s", revision);
+    else if (strlen(buf_str(&text)) != text.len || !cache_is_hash(buf_str(&text)))
         rc = q_fail(e, Q_CORRUPT, "%s: does not contain a commit hash", path);
     else
         snprintf(hash, CACHE_HASH_MAX + 1, "%s", buf_str(&text));

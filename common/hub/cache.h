@@ -28,6 +28,11 @@ bool cache_is_file(const char *name);
 /* HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE: 1, on, yes or true. */
 bool cache_is_offline(void);
 
+/* out: [PATH_MAX]. The value of an environment variable that is a path, as Python's expanduser and
+ * expandvars have it: "~" at its beginning is HOME, "$NAME" and "${NAME}" are variables that are
+ * set. Shells do not expand them in files of units and containers. variable: for the message.
+ * Errors: Q_TOO_LARGE. */
+FALLIBLE cache_expand(char *out, const char *variable, const char *value, struct q_err *e);
 /* out: [PATH_MAX]. The cache's folder; it may not exist. Errors: Q_NOT_FOUND (no variable names
  * it), Q_TOO_LARGE. */
 FALLIBLE cache_dir(char *out, struct q_err *e);
@@ -37,8 +42,8 @@ FALLIBLE cache_home(char *out, struct q_err *e);
 FALLIBLE cache_repo_dir(char *out, const char *id, struct q_err *e);
 /* out: [PATH_MAX]. dir/a/b. Errors: Q_TOO_LARGE. */
 FALLIBLE cache_join(char *out, const char *dir, const char *a, const char *b, struct q_err *e);
-/* The commit in refs/REVISION; the revision itself if there is no such file (it may be a commit).
- * Errors: Q_CORRUPT, Q_IO. */
+/* The commit in refs/REVISION; the revision itself if there is no such file (it may be a commit), or
+ * if it is empty. Errors: Q_CORRUPT, Q_IO. */
 FALLIBLE cache_read_ref(char hash[CACHE_HASH_MAX + 1], const char *repo, const char *revision,
                         struct q_err *e);
 /* "models--org--name" -> "org/name", out: [size]; false: not such a name. */

@@ -183,7 +183,8 @@ def test_token_stays_at_home(hub, env, tmp_path):
     before = len(hub.requests)
     (tmp_path / "other").write_text("hf_other")
     download({**env, "HF_TOKEN_PATH": str(tmp_path / "other"), "HF_TOKEN": "hf_good"}, ID)
-    assert [r[3]["Authorization"] for r in hub.requests[before:]] == ["Bearer hf_good"]
+    download({**env, "HF_TOKEN_PATH": "~/$MINE/token", "HOME": str(tmp_path), "MINE": "home"}, ID)
+    assert [r[3]["Authorization"] for r in hub.requests[before:]] == ["Bearer hf_good"] * 2
     secret = [p for p in repo_dir(env).parent.rglob("*") if p.is_file() and b"hf_good" in p.read_bytes()]
     assert not secret
 
@@ -555,6 +556,20 @@ def test_cache_ls(hub, env):
     for args in (("fly",), ("rm",), ("ls", "../x")):
         out = quire(env, "cache", *args)
         assert out.returncode == USAGE and out.stderr.startswith("quire cache: "), out
+
+
+def test_cache_without_links(hub, env):
+    """Files in snapshots, as huggingface_hub has them where links cannot be made or are switched off."""
+    pytest.importorskip("huggingface_hub")
+    theirs = python({**env, "HF_HUB_DISABLE_SYMLINKS": "1"}, ID, *NEEDED)
+    snapshot = theirs.communicate(timeout=120)[0]
+    assert not any(p.is_symlink() for p in repo_dir(env).rglob("*"))
+    n = len(hub.seen("GET", host="store"))
+    assert download(env, ID).stdout == snapshot and len(hub.seen("GET", host="store")) == n
+    size = sum(len(FILES[name]) for name in NEEDED)
+    found = json.loads(quire(env, "cache", "ls", "--json").stdout)
+    assert found["bytes"] == found["revisions"][0]["bytes"] == size
+    assert quire(env, "cache", "rm", ID, "--revision", "main").returncode == 0 and not repo_dir(env).exists()
 
 
 def test_cache_rm(hub, env):

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
+#include "common/hub/cache.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/hub/names.h"
@@ -66,6 +67,8 @@ static void test_cache(void **state)
     (void)state;
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "`quire download org/name`",
                  &e);
+    folder_text(&f, REPO "refs/main", ""); /* its write was interrupted */
+    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "no revision \"main\"", &e);
     folder_text(&f, REPO "refs/main", HASH "\n");
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "no revision \"main\"", &e);
     folder_text(&f, REPO "snapshots/" HASH "/README.md", "x");
@@ -97,8 +100,24 @@ static void test_places(void **state)
                  &e);
     setenv("HF_HUB_CACHE", place, 1);
     assert_ok(hub_resolve(dir, "name", NULL, &e), &e);
-    unsetenv("HF_HUB_CACHE");
     assert_dir("elsewhere/models--name/snapshots/" HASH);
+    setenv("QUIRE_TEST_A", f.path, 1); /* variables in variables, as huggingface_hub has them */
+    setenv("QUIRE_TEST_B", "where", 1);
+    setenv("HF_HUB_CACHE", "$QUIRE_TEST_A/else${QUIRE_TEST_B}", 1);
+    assert_ok(hub_resolve(dir, "name", NULL, &e), &e);
+    assert_dir("elsewhere/models--name/snapshots/" HASH);
+    setenv("HF_HUB_CACHE", "/$QUIRE_TEST_NONE/${QUIRE_TEST_B/$/a$", 1); /* stay as they are */
+    assert_ok(cache_dir(dir, &e), &e);
+    assert_string_equal(dir, "/$QUIRE_TEST_NONE/${QUIRE_TEST_B/$/a$");
+    char longest[2 * PATH_MAX];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    setenv("QUIRE_TEST_A", longest, 1);
+    setenv("HF_HUB_CACHE", "$QUIRE_TEST_A", 1);
+    assert_fails(cache_dir(dir, &e), Q_TOO_LARGE, "HF_HUB_CACHE: path longer than", &e);
+    unsetenv("HF_HUB_CACHE");
+    unsetenv("QUIRE_TEST_A");
+    unsetenv("QUIRE_TEST_B");
 }
 
 static void test_hostile_names(void **state)

@@ -62,11 +62,9 @@ static enum q_code read_token_file(struct endpoint *p, struct q_err *e)
     const char *given = getenv("HF_TOKEN_PATH");
     enum q_code rc = Q_OK;
     if (given && *given)
-        rc = path_join(path, sizeof path, given, "", e);
+        rc = cache_expand(path, "HF_TOKEN_PATH", given, e);
     else if (cache_home(home, NULL) || path_join(path, sizeof path, home, "token", NULL))
         return Q_OK;
-    if (given && *given)
-        snprintf(path, sizeof path, "%s", given);
     if (rc || !file_exists(path))
         return rc;
     if (!(rc = file_read(&text, path, TOKEN_MAX, e)))

@@ -13,7 +13,7 @@ enum {
 };
 
 /* The first row that fits counts. status 0: any; code NULL: any. In the texts: %i id, %r revision,
- * %f file, %h host that answered, %e endpoint, %t source of the token, %m the server's own words. */
+ * %f file, %h host that answered, %e endpoint, %t source of the token, %m the server's words. */
 static const struct row {
     unsigned status;
     const char *error_code;

@@ -69,14 +69,21 @@ static enum q_code walk(const struct walk *w, const char *below, unsigned depth,
 
 /* ---- reading ---- */
 
+struct counted { /* the files of a revision */
+    struct inventory_model *model;
+    struct inventory_revision *revision;
+};
+
 static enum q_code add_file(void *ctx, const char *path, const char *rel, struct q_err *e)
 {
-    struct inventory_revision *r = ctx;
+    const struct counted *c = ctx;
     struct stat st;
     (void)rel, (void)e;
-    r->n_file++;
+    c->revision->n_file++;
     if (stat(path, &st) == 0)
-        r->bytes += (uint64_t)st.st_size;
+        c->revision->bytes += (uint64_t)st.st_size;
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode)) /* no link to a blob */
+        c->model->bytes += (uint64_t)st.st_size;
     return Q_OK;
 }
 
@@ -144,7 +151,8 @@ static enum q_code read_revisions(struct inventory_model *m, struct q_err *e)
         if (rc)
             break;
         struct inventory_revision *r = &m->revisions[m->n++];
-        const struct walk w = {dir, add_file, r};
+        struct counted c = {m, r};
+        const struct walk w = {dir, add_file, &c};
         *r = (struct inventory_revision){.refs = BUF_INIT};
         memcpy(r->commit, x->d_name, strlen(x->d_name) + 1); /* fits: it is a hash */
         rc = walk(&w, x->d_name, 0, e);

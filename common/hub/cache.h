@@ -42,8 +42,8 @@ FALLIBLE cache_home(char *out, struct q_err *e);
 FALLIBLE cache_repo_dir(char *out, const char *id, struct q_err *e);
 /* out: [PATH_MAX]. dir/a/b. Errors: Q_TOO_LARGE. */
 FALLIBLE cache_join(char *out, const char *dir, const char *a, const char *b, struct q_err *e);
-/* The commit in refs/REVISION; the revision itself if there is no such file (it may be a commit), or
- * if it is empty. Errors: Q_CORRUPT, Q_IO. */
+/* The commit in refs/REVISION; the revision itself if there is no such file (it may be a commit),
+ * or if it is empty. Errors: Q_CORRUPT, Q_IO. */
 FALLIBLE cache_read_ref(char hash[CACHE_HASH_MAX + 1], const char *repo, const char *revision,
                         struct q_err *e);
 /* "models--org--name" -> "org/name", out: [size]; false: not such a name. */

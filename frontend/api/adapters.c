@@ -55,6 +55,15 @@ static enum q_code read_fields(struct adapter_request *r, json_t *body, bool loa
     return Q_OK;
 }
 
+/* Requests with such a name are the model's, so none would reach the adapter. */
+static enum q_code check_name(const struct app *a, const char *name, struct q_err *e)
+{
+    struct q_err other = Q_ERR_INIT;
+    return served_model_check_name(&a->served, name, &other)
+               ? Q_OK
+               : q_fail(e, Q_INVALID, "lora_name: \"%.200s\" is a name of the served model", name);
+}
+
 static void change(struct app *a, struct http_exchange *x, enum engine_command_kind kind)
 {
     const bool loads = kind == ENGINE_COMMAND_LOAD_ADAPTER;
@@ -66,6 +75,8 @@ static void change(struct app *a, struct http_exchange *x, enum engine_command_k
     const bool parsed = rc == Q_OK;
     if (parsed)
         rc = read_fields(&r, body, loads, &e);
+    if (!rc && loads)
+        rc = check_name(a, r.name, &e);
     if (rc == Q_OK) {
         struct msg_command m = {
             .kind = kind,

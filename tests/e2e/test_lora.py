@@ -152,6 +152,14 @@ def stream(server, ids, model):
     return finish
 
 
+def test_an_adapter_is_not_named_as_the_model(server):
+    """No request would reach it."""
+    for name in (json.loads(server.get("/v1/models")[1])["data"][0]["id"], str(LLAMA)):
+        status, answer = server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(R4)})
+        assert status == 400 and answer["error"]["param"] == "lora_name" and "a name of the served model" in answer["error"]["message"], answer
+        assert server.post("/v1/unload_lora_adapter", {"lora_name": name})[0] == 404
+
+
 def test_unload_while_requests_run(server):
     """A request that has begun keeps its adapter, in place of which another may come meanwhile."""
     ids = prompts(R8)[0]["ids"]

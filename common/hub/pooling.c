@@ -107,7 +107,27 @@ static enum q_code read_pair_types(struct reading *r)
     return rc;
 }
 
-/* The key is in the first of these files that the folder has. */
+static const struct hub_json_range lengths = {1, 1u << 28};
+
+/* What an encoder's tokenizer says, where it is a length: 10^30 is none. */
+static enum q_code read_tokenizer_length(struct reading *r, int64_t *n)
+{
+    static const char key[] = "model_max_length";
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    enum q_code rc = path_join(path, sizeof path, r->dir, "tokenizer_config.json", r->e);
+    if (rc || !file_exists(path) || (rc = hub_json_load(&root, path, r->e)))
+        return rc;
+    const struct hub_json_at at = {root, path};
+    const json_int_t given = json_integer_value(hub_json_find(&at, key));
+    if (given >= (json_int_t)lengths.min && given <= (json_int_t)lengths.max)
+        *n = given;
+    json_decref(root);
+    return Q_OK;
+}
+
+/* The key is in the first of these files that the folder has; newer releases leave it to the
+ * tokenizer. */
 static enum q_code read_max_length(struct reading *r)
 {
     static const char *const names[] = {
@@ -116,23 +136,22 @@ static enum q_code read_max_length(struct reading *r)
         "sentence_xlnet_config.json",
     };
     char path[PATH_MAX];
-    json_t *root = NULL;
     int64_t n = 0;
-    enum q_code rc;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if ((rc = path_join(path, sizeof path, r->dir, names[i], r->e)))
-            return rc;
-        if (!file_exists(path))
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !rc; i++) {
+        json_t *root = NULL;
+        if ((rc = path_join(path, sizeof path, r->dir, names[i], r->e)) || !file_exists(path))
             continue;
-        if ((rc = hub_json_load(&root, path, r->e)))
-            return rc;
-        rc = hub_json_int(&n, &(struct hub_json_at){root, path}, "max_seq_length",
-                          (struct hub_json_range){1, 1u << 28}, r->e);
+        if (!(rc = hub_json_load(&root, path, r->e)))
+            rc = hub_json_int(&n, &(struct hub_json_at){root, path}, "max_seq_length", lengths,
+                              r->e);
         json_decref(root);
-        r->p->max_length = (uint32_t)n;
-        return rc;
+        break;
     }
-    return Q_OK;
+    if (!rc && !n && r->is_encoder)
+        rc = read_tokenizer_length(r, &n);
+    r->p->max_length = (uint32_t)n;
+    return rc;
 }
 
 /* Of sentence-transformers: {"prompts": {"query": "…"}, "default_prompt_name": null}. */
@@ -164,6 +183,23 @@ static enum q_code read_prompts(struct reading *r)
         r->p->prompts = json_incref(prompts);
     json_decref(root);
     return rc;
+}
+
+/* The mean of the tokens behind a prompt is not one of what is computed. */
+static enum q_code check_prompts(const struct reading *r, const struct pooling_modules *m)
+{
+    const char *name;
+    json_t *v;
+    bool any = false;
+    json_object_foreach (r->p->prompts, name, v)
+        any = any || json_string_length(v) > 0;
+    if (m->with_prompt || r->p->kind != POOLING_MEAN || !any)
+        return Q_OK;
+    return q_fail(r->e, Q_UNSUPPORTED,
+                  "%s/%s/config.json: include_prompt is false, and the model has prompts "
+                  "(config_sentence_transformers.json): the mean without their tokens is not "
+                  "supported, expected include_prompt true, or no prompts",
+                  r->dir, m->pooling);
 }
 
 static enum q_code read_dimensions(struct reading *r)
@@ -344,8 +380,8 @@ static enum q_code read_all(struct reading *r, const struct pooling_options *o)
         rc = read_max_length(r);
     if (!rc)
         rc = read_pair_types(r);
-    if (!rc && p->makes == ARCHS_EMBEDS)
-        rc = read_prompts(r);
+    if (!rc && p->makes == ARCHS_EMBEDS && !(rc = read_prompts(r)) && has_modules)
+        rc = check_prompts(r, &m);
     return rc || !o->pooler || !*o->pooler ? rc : read_option(r, o->pooler);
 }
 

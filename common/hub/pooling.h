@@ -45,7 +45,8 @@ struct pooling {
     uint32_t n_out;       /* values of the vector */
     struct pooling_dense dense[POOLING_DENSE_MAX]; /* [n_dense], in order */
     uint32_t n_dense;
-    uint32_t max_length;             /* tokens, of sentence_bert_config.json; 0: not said */
+    uint32_t max_length;             /* tokens, of sentence_bert_config.json, or else of an
+                                        encoder's tokenizer; 0: not said */
     bool is_matryoshka;              /* the first values of a vector are a vector */
     uint32_t dims[POOLING_DIMS_MAX]; /* [n_dim] how many of them may be asked for; 0: any number */
     uint32_t n_dim;
@@ -78,12 +79,13 @@ struct pooling_modules {            /* of modules.json */
     struct pooling_dense dense[POOLING_DENSE_MAX];
     uint32_t n_dense;
     bool normalizes;
+    bool with_prompt; /* tokens of a prompt are pooled too */
 };
 /* The files from memory. path: for messages. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
 FALLIBLE pooling_parse_modules(struct pooling_modules *out, const char *text, size_t n,
                                const char *path, struct q_err *e);
-FALLIBLE pooling_parse_kind(enum pooling_kind *out, const char *text, size_t n, const char *path,
-                            struct q_err *e);
+FALLIBLE pooling_parse_kind(enum pooling_kind *out, bool *with_prompt, const char *text, size_t n,
+                            const char *path, struct q_err *e);
 FALLIBLE pooling_parse_dense(struct pooling_dense *out, const char *text, size_t n,
                              const char *path, struct q_err *e);
 /* "torch.nn.modules.activation.Tanh" -> POOLING_ACT_TANH. path, key: for messages. */

@@ -92,8 +92,8 @@ FALLIBLE pooling_parse_modules(struct pooling_modules *out, const char *text, si
     return rc;
 }
 
-FALLIBLE pooling_parse_kind(enum pooling_kind *out, const char *text, size_t n, const char *path,
-                            struct q_err *e)
+FALLIBLE pooling_parse_kind(enum pooling_kind *out, bool *with_prompt, const char *text, size_t n,
+                            const char *path, struct q_err *e)
 {
     static const struct {
         const char *key, *name;
@@ -111,8 +111,9 @@ FALLIBLE pooling_parse_kind(enum pooling_kind *out, const char *text, size_t n, 
     uint32_t n_mode = 0;
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
     const struct hub_json_at at = {root, path};
-    if (!rc)
-        rc = hub_json_str(&name, &at, "pooling_mode", e);
+    *with_prompt = true;
+    if (!rc && !(rc = hub_json_str(&name, &at, "pooling_mode", e)))
+        rc = hub_json_bool(with_prompt, &at, "include_prompt", e);
     for (size_t i = 0; i < sizeof modes / sizeof *modes && !rc; i++) {
         bool is_set = !strcmp(name, modes[i].name);
         if ((rc = hub_json_bool(&is_set, &at, modes[i].key, e)) || !is_set)
@@ -213,7 +214,7 @@ FALLIBLE pooling_read_modules(struct pooling_modules *out, enum pooling_kind *ki
         goto out;
     }
     if ((rc = read_file(&p, dir, out->pooling, "config.json", e)) ||
-        (rc = pooling_parse_kind(kind, buf_str(&p.text), p.text.len, p.path, e)))
+        (rc = pooling_parse_kind(kind, &out->with_prompt, buf_str(&p.text), p.text.len, p.path, e)))
         goto out;
     for (uint32_t i = 0; i < out->n_dense && !rc; i++)
         if (!(rc = read_file(&p, dir, out->dense[i].path, "config.json", e)))

@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct pooling_modules m;
     struct pooling_dense dense = {.n_in = 0};
     enum pooling_kind kind = POOLING_KINDS;
+    bool with_prompt;
     enum pooling_act act = POOLING_ACT_NONE;
     struct q_err e = Q_ERR_INIT;
     if (pooling_parse_modules(&m, text, n, "modules.json", &e) == Q_OK) {
@@ -27,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             check_path(m.dense[i].path);
     }
     q_err_reset(&e);
-    if (pooling_parse_kind(&kind, text, n, "config.json", &e) == Q_OK)
+    if (pooling_parse_kind(&kind, &with_prompt, text, n, "config.json", &e) == Q_OK)
         Q_ASSERT(kind < POOLING_KINDS);
     q_err_reset(&e);
     if (pooling_parse_dense(&dense, text, n, "config.json", &e) == Q_OK)

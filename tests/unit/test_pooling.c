@@ -257,6 +257,21 @@ static void refused_folders(void **state)
         };
         refuses("LlamaModel", "", files, NULL, cases[i].message);
     }
+    const char *const without = "{\"pooling_mode\": \"mean\", \"include_prompt\": false}";
+    const struct file prompts[] = {
+        {"modules.json", MODULES("")},
+        {"1_Pooling/config.json", without},
+        {"config_sentence_transformers.json", "{\"prompts\": {\"a\": \"\", \"b\": \"say: \"}}"},
+        {NULL, NULL},
+    };
+    refuses("LlamaModel", "", prompts, NULL, "include_prompt is false");
+    const struct file no_prompts[] = {
+        {"modules.json", MODULES("")},
+        {"1_Pooling/config.json", without},
+        {"config_sentence_transformers.json", "{\"prompts\": {\"a\": \"\"}}"},
+        {NULL, NULL},
+    };
+    assert_int_equal(read_folder("LlamaModel", "", no_prompts, NULL), Q_OK);
     refuses("LlamaModel", ", \"matryoshka_dimensions\": [0]", NULL, NULL, "matryoshka_dimensions");
     refuses("BertModel", ", \"position_embedding_type\": \"relative_key\"", NULL, NULL,
             "relative_key");
@@ -305,6 +320,32 @@ static void prompts(void **state)
     }
 }
 
+/* Of sentence-transformers' own file, or else of an encoder's tokenizer. */
+static void lengths(void **state)
+{
+    static const struct {
+        const char *architecture, *own, *tokenizer;
+        uint32_t length;
+    } cases[] = {
+        {"BertModel", "{\"max_seq_length\": 128}", "{\"model_max_length\": 64}", 128},
+        {"BertModel", "{\"max_seq_length\": null}", "{\"model_max_length\": 64}", 64},
+        {"BertModel", "{\"module_output_name\": \"a\"}", "{\"model_max_length\": 64.0}", 0},
+        {"BertModel", "{}", "{\"model_max_length\": 1000000000000000019884624838656}", 0},
+        {"BertForSequenceClassification", "{}", "{\"model_max_length\": 64}", 64},
+        {"LlamaModel", "{}", "{\"model_max_length\": 64}", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct file files[] = {
+            {"sentence_bert_config.json", cases[i].own},
+            {"tokenizer_config.json", cases[i].tokenizer},
+            {NULL, NULL},
+        };
+        assert_int_equal(read_folder(cases[i].architecture, "", files, NULL), Q_OK);
+        assert_int_equal(p.max_length, cases[i].length);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,6 +353,7 @@ int main(void)
         cmocka_unit_test(by_modules),      cmocka_unit_test(by_options),
         cmocka_unit_test(pair_types),      cmocka_unit_test(refused_options),
         cmocka_unit_test(refused_folders), cmocka_unit_test(prompts),
+        cmocka_unit_test(lengths),
     };
     return cmocka_run_group_tests(tests, NULL, end);
 }

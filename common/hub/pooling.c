@@ -185,7 +185,7 @@ static enum q_code read_prompts(struct reading *r)
     return rc;
 }
 
-/* The mean of the tokens behind a prompt is not one of what is computed. */
+/* The mean of the tokens behind a prompt, or the first one of them, is not what is computed. */
 static enum q_code check_prompts(const struct reading *r, const struct pooling_modules *m)
 {
     const char *name;
@@ -193,11 +193,11 @@ static enum q_code check_prompts(const struct reading *r, const struct pooling_m
     bool any = false;
     json_object_foreach (r->p->prompts, name, v)
         any = any || json_string_length(v) > 0;
-    if (m->with_prompt || r->p->kind != POOLING_MEAN || !any)
+    if (m->with_prompt || r->p->kind == POOLING_LAST || !any)
         return Q_OK;
     return q_fail(r->e, Q_UNSUPPORTED,
                   "%s/%s/config.json: include_prompt is false, and the model has prompts "
-                  "(config_sentence_transformers.json): the mean without their tokens is not "
+                  "(config_sentence_transformers.json): pooling without their tokens is not "
                   "supported, expected include_prompt true, or no prompts",
                   r->dir, m->pooling);
 }

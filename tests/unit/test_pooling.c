@@ -258,13 +258,17 @@ static void refused_folders(void **state)
         refuses("LlamaModel", "", files, NULL, cases[i].message);
     }
     const char *const without = "{\"pooling_mode\": \"mean\", \"include_prompt\": false}";
-    const struct file prompts[] = {
+    struct file prompts[] = {
         {"modules.json", MODULES("")},
         {"1_Pooling/config.json", without},
         {"config_sentence_transformers.json", "{\"prompts\": {\"a\": \"\", \"b\": \"say: \"}}"},
         {NULL, NULL},
     };
     refuses("LlamaModel", "", prompts, NULL, "include_prompt is false");
+    prompts[1].text = "{\"pooling_mode\": \"cls\", \"include_prompt\": false}";
+    refuses("LlamaModel", "", prompts, NULL, "include_prompt is false");
+    prompts[1].text = "{\"pooling_mode\": \"lasttoken\", \"include_prompt\": false}";
+    assert_int_equal(read_folder("LlamaModel", "", prompts, NULL), Q_OK);
     const struct file no_prompts[] = {
         {"modules.json", MODULES("")},
         {"1_Pooling/config.json", without},

@@ -595,6 +595,40 @@ def test_cache_rm(hub, env):
     assert quire(env, "cache", "rm", ID).returncode == MODEL
 
 
+def share(cache, blob, known=True):
+    """Move a blob into the store that huggingface_hub 2.4 has for files of all models."""
+    name = "ab" + hashlib.sha256(blob.read_bytes()).hexdigest()[2:]
+    stored, refs = cache / "blobs/ab" / name, cache / "blobs/ab" / f"{name}.refs"
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    (cache / "blobs/.huggingface-shared-blobs").write_text("1\n")
+    blob.rename(stored)
+    blob.symlink_to(f"../../blobs/ab/{name}")
+    if known:
+        refs.write_text((refs.read_text() if refs.exists() else "") + f"{blob.relative_to(cache)}\n")
+    return stored
+
+
+def test_cache_rm_of_shared_blobs(hub, env):
+    """A file of the store goes with the last model that links to it; one whose links are not known stays."""
+    cache, other = repo_dir(env).parent, "org/other"
+    hub.repos[other] = Repo(FILES)
+    download(env, ID)
+    download(env, other)
+    names = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    etags = [hub.repos[ID].etag(name) for name in names]
+    both = [share(cache, repo_dir(env, d) / "blobs" / etags[0]) for d in ("models--org--tiny", "models--org--other")][0]
+    one, unknown = share(cache, repo_dir(env) / "blobs" / etags[1]), share(cache, repo_dir(env) / "blobs" / etags[2], known=False)
+    assert json.loads(quire(env, "cache", "verify", ID, "--json").stdout)["verified"] == len(NEEDED)
+    n = len(hub.seen("GET", host="store"))
+    download(env, ID)
+    assert len(hub.seen("GET", host="store")) == n
+    assert quire(env, "cache", "rm", ID).returncode == 0
+    assert both.exists() and not one.exists() and not one.with_name(one.name + ".refs").exists() and unknown.exists()
+    assert quire(env, "cache", "verify", other).returncode == 0
+    assert quire(env, "cache", "rm", other, "--revision", "main").returncode == 0
+    assert not both.exists() and unknown.exists()
+
+
 def test_cache_verify(hub, env):
     download(env, ID)
     good = quire(env, "cache", "verify")

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/file.h"
+#include "common/hub/remote/shared_blobs.h"
 #include "common/hub/remote/store.h"
 #include "common/mem.h"
 #include "common/printable.h"
@@ -18,6 +19,7 @@
 #define DEPTH_MAX     32u /* folders inside of folders */
 #define MODELS_MAX    ((size_t)100000)
 #define REVISIONS_MAX ((size_t)100000)
+#define SHARED_MAX    ((size_t)1000000)
 #define OPEN_MAX      16 /* folders that nftw keeps open */
 
 /* For every file below a folder; rel: its path below it. */
@@ -374,16 +376,49 @@ static enum q_code remove_revision(const struct inventory_model *m, const char *
     return walk(&in_blobs, "", 0, e);
 }
 
-enum q_code inventory_remove(const struct inventory *v, const struct inventory_model *m,
-                             const char *revision, struct q_err *e)
+struct shared { /* files of the store for all models that blobs link to */
+    char (*hashes)[SHARED_HASH_DIGITS + 1];
+    size_t n, cap;
+};
+
+static enum q_code add_shared(void *ctx, const char *path, const char *rel, struct q_err *e)
 {
-    char locks[PATH_MAX];
-    const struct walk in_locks = {locks, check_lock, (void *)(uintptr_t)m};
-    enum q_code rc = cache_join(locks, v->cache, ".locks", strrchr(m->repo, '/') + 1, e);
-    if (rc || (rc = walk(&in_locks, "", 0, e)))
-        return rc;
+    struct shared *s = ctx;
+    char hash[SHARED_HASH_DIGITS + 1];
+    (void)rel;
+    if (!shared_blobs_target(hash, path))
+        return Q_OK;
+    const enum q_code rc = q_grow(&s->hashes, &s->cap, s->n + 1, sizeof *s->hashes, SHARED_MAX, e);
+    if (!rc)
+        memcpy(s->hashes[s->n++], hash, sizeof hash);
+    return rc;
+}
+
+static enum q_code remove_model(const struct inventory_model *m, const char *locks,
+                                const char *revision, struct q_err *e)
+{
+    enum q_code rc;
     if (revision && ((rc = remove_revision(m, revision, e)) || m->n > 1))
         return rc; /* else it was the last one */
     rc = remove_tree(m->repo, e);
     return rc ? rc : remove_tree(locks, e);
+}
+
+enum q_code inventory_remove(const struct inventory *v, const struct inventory_model *m,
+                             const char *revision, struct q_err *e)
+{
+    char locks[PATH_MAX], blobs[PATH_MAX];
+    struct shared shared = {.n = 0};
+    const struct walk in_locks = {locks, check_lock, (void *)(uintptr_t)m};
+    const struct walk in_blobs = {blobs, add_shared, &shared};
+    enum q_code rc = cache_join(locks, v->cache, ".locks", strrchr(m->repo, '/') + 1, e);
+    if (rc || (rc = walk(&in_locks, "", 0, e)) ||
+        (rc = path_join(blobs, sizeof blobs, m->repo, "blobs", e)))
+        return rc;
+    if (!(rc = walk(&in_blobs, "", 0, e)))
+        rc = remove_model(m, locks, revision, e);
+    for (size_t i = 0; i < shared.n; i++)
+        shared_blobs_sweep(v->cache, shared.hashes[i]);
+    q_free(shared.hashes);
+    return rc;
 }

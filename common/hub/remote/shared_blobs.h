@@ -4,7 +4,7 @@
  *
  *     CACHE/blobs/.huggingface-shared-blobs      "1\n": the store is one of this layout
  *                /HH/HASH                        content; HH: the first two digits of HASH
- *                /HH/HASH.refs                   blobs that link to it: paths below CACHE, a line each
+ *                /HH/HASH.refs                   blobs that link to it, a path a line
  *                /HH/HASH.lock                   flock(2) of the process that changes these
  *     CACHE/models--ORG--NAME/blobs/ETAG         link to ../../blobs/HH/HASH
  *

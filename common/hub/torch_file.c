@@ -13,9 +13,12 @@
 #define KEYS_SHOWN      5u
 #define LEGACY_PROTOCOL 1001
 
-/* The pickle of the number 0x1950a86a20f9469cfc6c. */
-static const unsigned char legacy_magic[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
-                                             0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
+/* The number 0x1950a86a20f9469cfc6c in a pickle, and what is before it: the protocol, and, from 4
+ * on, the length of a frame. */
+static const unsigned char legacy_magic[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
+                                             0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
+#define PICKLE_PROTO 0x80
+#define PICKLE_FRAME 0x95
 
 struct legacy_storage {
     struct pickle_text key;
@@ -222,11 +225,22 @@ static bool is_little(const struct pickle_value *system)
     return true;
 }
 
+/* Bytes of the pickle that such a file begins with; 0: it is none. */
+static size_t legacy_begin(const unsigned char *data, size_t n)
+{
+    const bool framed = n > 2 && data[1] >= 4 && data[2] == PICKLE_FRAME;
+    const size_t before = framed ? 2 + 1 + sizeof(uint64_t) : 2, all = before + sizeof legacy_magic;
+    return n >= all && data[0] == PICKLE_PROTO && data[1] >= 2 &&
+                   memcmp(data + before, legacy_magic, sizeof legacy_magic) == 0
+               ? all
+               : 0;
+}
+
 static enum q_code open_legacy(const struct pickle_value **dict, struct reader *r)
 {
     enum { VERSION, SYSTEM, TENSORS, KEYS, N_PICKLE };
     const struct pickle_value *values[N_PICKLE] = {NULL};
-    size_t at = sizeof legacy_magic;
+    size_t at = legacy_begin(r->f->data, r->f->size);
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < N_PICKLE && !rc; i++) {
         const size_t left = r->f->size - at;
@@ -366,8 +380,7 @@ static enum q_code read_dict(struct tensor_list *out, const struct reader *r,
 
 bool torch_file_is(const void *data, size_t n)
 {
-    return zip_is(data, n) ||
-           (n >= sizeof legacy_magic && memcmp(data, legacy_magic, sizeof legacy_magic) == 0);
+    return zip_is(data, n) || legacy_begin(data, n) > 0;
 }
 
 enum q_code torch_file_read(struct tensor_list *out, struct torch_copies *copies,

@@ -66,9 +66,10 @@ def test_a_plain_dict_of_parameters_and_what_is_no_tensor(tmp_path):
     assert answer(model) == answer(MODELS / "llama")
 
 
-def test_the_format_before_zip(tmp_path):
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_the_format_before_zip(tmp_path, protocol):
     model = folder(tmp_path, "llama-bf16-sharded")
-    save_legacy(model / "pytorch_model.bin", state_dict(tensors_of(MODELS / "llama-bf16-sharded")))
+    save_legacy(model / "pytorch_model.bin", state_dict(tensors_of(MODELS / "llama-bf16-sharded")), protocol)
     assert answer(model) == answer(MODELS / "llama-bf16-sharded")
     save_legacy(model / "pytorch_model.bin", state_dict(tensors_of(MODELS / "llama-bf16-sharded")), little=False)
     assert "written by a big-endian machine" in refusal(model)

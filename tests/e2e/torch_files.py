@@ -86,13 +86,13 @@ def save(path, value, protocol=2, folder="archive", compress=False, byteorder=b"
         add("version", b"3\n")
 
 
-def save_legacy(path, value, little=True):
+def save_legacy(path, value, protocol=2, little=True):
     """The format before torch 1.6."""
-    data, storages = pickled(value, 2, legacy=True)
+    data, storages = pickled(value, protocol, legacy=True)
     system = {"protocol_version": 1001, "little_endian": little, "type_sizes": {"short": 2, "int": 4, "long": 4}}
     with open(path, "wb") as out:
-        out.write(pickle.dumps(0x1950a86a20f9469cfc6c, 2) + pickle.dumps(1001, 2) + pickle.dumps(system, 2) + data)
-        out.write(pickle.dumps(sorted(storages), 2))
+        out.write(b"".join(pickle.dumps(x, protocol) for x in (0x1950a86a20f9469cfc6c, 1001, system)) + data)
+        out.write(pickle.dumps(sorted(storages), protocol))
         for key in sorted(storages):
             out.write(struct.pack("<q", storages[key].n) + storages[key].data)
 

@@ -95,6 +95,7 @@ INLINE void int4_tile_loop(const struct linear_w4a8_args *args, const struct ker
         for (size_t panel = panels.begin; panel < panels.end; panel++) {
             const size_t next = panel + 1 < panels.end ? panel + 1 : panels.begin;
             p.o = (uint32_t)panel * KERN_PANEL;
+            p.is_first = panel == panels.begin;
             p.w = w + panel * panel_bytes;
             int4_panel(&p, w + next * panel_bytes, by);
         }

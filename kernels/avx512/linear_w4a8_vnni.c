@@ -13,11 +13,6 @@ INLINE ints ints_dot(ints sum, ints w, ints x)
     return _mm512_dpbusd_epi32(sum, w, x);
 }
 #include "kernels/avx512/int4_strip.h"
-#include "kernels/wide/store.h"
-
-#ifndef SLICE_K
-#define SLICE_K 1024
-#endif
 
 static __attribute__((noinline)) void epilogue_rows(const struct int4_part *p, uint32_t row,
                                                     uint32_t n)
@@ -32,112 +27,116 @@ INLINE bool is_plain(const struct int4_part *p)
     return int4_last(p) && !p->a->w.gated && int4_outputs(p) == KERN_PANEL;
 }
 
-/* A line of a strip is a step, and the end of a group. The steps of all tiles together prefetch the next slice; a tile
- * whose strip is the whole panel prefetches some bytes ahead. */
+/* Rows of a tile, at most, where one has `rows`. */
+INLINE uint32_t most_rows(int rows)
+{
+    return rows > STRIP_WHOLE ? INT4_FEW : STRIP_WHOLE;
+}
+
+/* All tiles together prefetch the next slice, each its part. A tile that has all rows in one strip
+ * prefetches some bytes ahead. */
 INLINE struct strip_next next_of(const struct int4_part *p, uint32_t row, struct int4_tile t)
 {
-    const uint32_t n_tile = (p->n_row + INT4_FEW - 1) / INT4_FEW;
+    const uint32_t n_tile = (p->n_row + most_rows(t.rows) - 1) / most_rows(t.rows);
     const uint32_t i_tile = (row * n_tile + p->n_row - 1) / p->n_row;
-    const size_t n_strip = KERN_PANEL / (size_t)(t.n_vec * INTS);
-    const size_t n_step = p->n_group * ((size_t)p->a->w.group / 8 + 1) * n_strip;
-    const size_t bytes = p->n_group * int4_group_bytes(p->a->w.group);
-    struct strip_next next = {.step = bytes / (n_step * n_tile) + 1};
-    if (t.rows <= STRIP_WHOLE)
-        return (struct strip_next){(const char *)p->w + int4_ahead(t.rows, 4096), LINE};
-    next.p = (const char *)p->next + i_tile * n_step * next.step;
+    const size_t n_end = p->n_group * (KERN_PANEL / (size_t)(t.n_vec * INTS));
+    const size_t bytes = (p->n_next * int4_group_bytes(p->a->w.group) + n_tile - 1) / n_tile;
+    struct strip_next next = {.step = (size_t)(t.n_vec * INTS) * 4 / n_tile, .is_far = true};
+    if (p->n_row <= STRIP_WHOLE)
+        return (struct strip_next){
+            .p = (const char *)p->w + int4_ahead(t.rows, 4096),
+            .step = LINE,
+            .extra = int4_group_bytes(p->a->w.group) - int4_scales_at(p->a->w.group),
+        };
+    const size_t of_lines = n_end * (p->a->w.group / 8) * next.step;
+    next.extra = bytes > of_lines ? (bytes - of_lines + n_end - 1) / n_end : 0;
+    next.p = (const char *)p->next + i_tile * bytes;
     return next;
 }
 
-/* The tables of the slice's groups and the tile's rows, `stride` between groups. They are kept for
- * all panels if those of the block fit. */
+/* Tables of the slice's groups and of rows `row` … `row + rows - 1`; `stride` from group to group. */
+INLINE void make_tables(const struct int4_part *p, int32_t (*table)[INT4_ZERO_X], size_t stride,
+                        uint32_t row, uint32_t rows)
+{
+    for (uint32_t g = 0; g < p->n_group; g++)
+        for (uint32_t r = 0; r < rows; r++)
+            strip_table(table[g * stride + r], p->x_sum[(size_t)g * p->n_row + row + r]);
+}
+
+/* The tables of a block of rows are kept for all panels if they fit. */
+INLINE bool are_kept(const struct int4_part *p)
+{
+    return p->a->w.n_in / p->a->w.group * p->n_row <= INT4_TABLES;
+}
+
+INLINE int32_t (*kept_tables(const struct int4_part *p))[INT4_ZERO_X]
+{
+    return p->s->zero_x + (size_t)(p->k / p->a->w.group) * p->n_row;
+}
+
 INLINE const int32_t (*tables(const struct int4_part *p, uint32_t row, const int rows,
                               size_t *stride))[INT4_ZERO_X]
 {
-    const uint32_t n_group = p->a->w.n_in / p->a->w.group;
-    const bool are_kept = n_group * p->n_row <= INT4_TABLES;
-    const size_t at = are_kept ? p->k / p->a->w.group * p->n_row + row : 0;
-    int32_t(*table)[INT4_ZERO_X] = p->s->zero_x + at;
-    *stride = are_kept ? p->n_row : (size_t)rows;
-    if (!are_kept || p->is_first)
-        for (uint32_t g = 0; g < p->n_group; g++)
-            for (uint32_t r = 0; r < (uint32_t)rows; r++)
-                strip_table(table[g * *stride + r], p->x_sum[(size_t)g * p->n_row + row + r]);
-    return (const int32_t(*)[INT4_ZERO_X])table;
+    *stride = are_kept(p) ? p->n_row : (size_t)rows;
+    if (are_kept(p))
+        return (const int32_t(*)[INT4_ZERO_X])(kept_tables(p) + row);
+    make_tables(p, p->s->zero_x, *stride, row, (uint32_t)rows);
+    return (const int32_t(*)[INT4_ZERO_X])p->s->zero_x;
 }
 
-/* The finished sums of a strip to y, of what kind is known where it is inlined. */
-INLINE void store_as(const struct int4_part *p, uint32_t row, const struct strip_acc *acc,
-                     struct int4_tile t, const bool has_bias, const bool has_y, enum dtype dtype)
+/* Tables have no element for a zero of 16, which few weights have. */
+INLINE bool has_zeros_beyond(const struct int4_part *p)
 {
-    const uint32_t o = p->o + t.strip;
+    const uint32_t group = p->a->w.group;
+    const uint8_t *zeros = p->w + int4_scales_at(group) + INT4_ZEROS_AT;
+    ints any = ints_set(0);
+    for (uint32_t g = 0; g < p->n_group; g++, zeros += int4_group_bytes(group))
+        any = _mm512_or_si512(any, int4_load(zeros));
+    return _mm512_test_epi8_mask(any, _mm512_set1_epi8(INT4_ZERO_X)) != 0;
+}
+
+/* The finished sums of a strip, of a panel of existing outputs that is not gated. */
+INLINE void store_plain(const struct int4_part *p, uint32_t row, const struct strip_acc *acc,
+                        struct int4_tile t, const struct epilogue_kind kind)
+{
+    const struct epilogue f = EPILOGUE_OF(p->a);
     const struct quant_row *of_rows = p->a->rows + p->row + row;
-    const size_t element = dtype == DT_BF16 ? 2 : 4, stride = p->a->y_stride * element;
-    char *y = (char *)p->a->y + (p->row + row) * stride + o * element;
     UNROLL
-    for (int r = 0; r < t.rows; r++, y += stride) {
-        __asm__("" : "+r"(y)); /* else gcc 12 multiplies for each row */
+    for (int j = 0; j < t.n_vec; j++) {
+        const uint32_t o = p->o + t.strip + (uint32_t)(j * INTS);
+        const struct vec bias = epilogue_bias(&f, o, kind);
+        size_t stride;
+        char *y = epilogue_at(&f, p->row + row, o, &stride, kind);
         UNROLL
-        for (int j = 0; j < t.n_vec; j++) {
-            struct vec v = vec_mul(vec_of(acc->v[r][j]), vec_set(of_rows[r].scale));
-            if (has_bias)
-                v = vec_add(v, vec_load(p->a->bias + o + j * INTS));
-            if (has_y)
-                v = vec_add(v, vec_load((const float *)(void *)y + j * INTS));
-            wide_store_at(y, dtype, (size_t)(j * INTS), v, 16);
+        for (int r = 0; r < t.rows; r++, y += stride) {
+            __asm__("" : "+r"(y)); /* else gcc 12 multiplies for each row */
+            epilogue_whole(y, vec_mul(vec_of(acc->v[r][j]), vec_set(of_rows[r].scale)), bias, kind);
         }
     }
 }
 
-/* Of a panel of existing outputs that is not gated; the same steps as int4_epilogue. */
-INLINE void store_plain(const struct int4_part *p, uint32_t row, const struct strip_acc *acc,
-                        struct int4_tile t)
-{
-    const bool has_bias = p->a->bias;
-    if (p->a->y_dtype == DT_BF16 && !p->a->accumulate) {
-        if (has_bias)
-            store_as(p, row, acc, t, true, false, DT_BF16);
-        else
-            store_as(p, row, acc, t, false, false, DT_BF16);
-    } else if (p->a->accumulate) {
-        if (has_bias)
-            store_as(p, row, acc, t, true, true, DT_F32);
-        else
-            store_as(p, row, acc, t, false, true, DT_F32);
-    } else if (has_bias) {
-        store_as(p, row, acc, t, true, false, DT_F32);
-    } else {
-        store_as(p, row, acc, t, false, false, DT_F32);
-    }
-}
-
 /* A strip's outputs over the slice. */
-INLINE void strip(const struct int4_part *p, uint32_t row, struct int4_tile t,
-                  struct strip_group g, struct strip_next *next)
+INLINE void strip(const struct int4_part *p, uint32_t row, struct int4_tile t, struct strip_at at,
+                  const struct strip_form *f, struct strip_next *next)
 {
     float(*onto)[KERN_PANEL] = p->s->acc + row;
     struct strip_acc acc;
+    at.w += (size_t)t.strip * 4;
     UNROLL
     for (int r = 0; r < t.rows; r++)
         UNROLL
     for (int j = 0; j < t.n_vec; j++)
         acc.v[r][j] = p->k == 0 ? floats_set(0) : floats_load(&onto[r][t.strip + j * INTS]);
-    for (uint32_t i = 0, n = p->n_group; i < n; i++) {
+    for (uint32_t n = p->n_group; n; n--) {
         struct strip_sums s;
-        strip_open(&s, &g, t);
-        strip_products(&s, &g, t, next);
+        strip_open(&s, &at, f, t);
+        strip_products(&s, &at, f, t, next);
         strip_keep(&s, t);
-        strip_close(&acc, &s, &g, t);
-        g.w += int4_group_bytes(g.n_k);
-        g.x_sum += p->n_row;
-        g.table += g.table_stride;
-        int4_on(&g.x, (int)g.n_k);
-        if (t.rows > STRIP_WHOLE)
-            strip_prefetch(next, t);
-        else
-            next->p += int4_group_bytes(g.n_k) - int4_scales_at(g.n_k);
+        strip_close(&acc, &s, &at, f, t);
+        strip_prefetch_extra(next, t);
     }
     if (is_plain(p)) {
-        store_plain(p, row, &acc, t);
+        EPILOGUE_BY_KIND(p->a, store_plain, p, row, &acc, t);
         return;
     }
     UNROLL
@@ -152,21 +151,21 @@ INLINE void tile(const struct int4_part *whole, uint32_t row, const int rows)
     const struct int4_part part = *whole, *p = &part;
     struct int4_tile t = {.rows = rows, .n_vec = rows > STRIP_WHOLE ? rows > 6 ? 1 : 2 : 4};
     struct strip_next next = next_of(p, row, t);
-    if (int4_last(p)) {
-        const struct epilogue f = EPILOGUE_OF(p->a);
-        const struct range of = {p->row + row, p->row + row + (uint32_t)rows};
-        epilogue_prefetch(&f, of, p->o, int4_outputs(p));
-    }
-    struct strip_group g = {
+    struct strip_form f = {.n_k = p->a->w.group, .x_sum_stride = p->n_row};
+    struct strip_at at = {
         .w = p->w,
         .x_sum = p->x_sum + row,
         .x = int4_rows(p, row, rows),
-        .n_k = p->a->w.group,
     };
+    if (int4_last(p)) {
+        const struct epilogue y = EPILOGUE_OF(p->a);
+        const struct range of = {p->row + row, p->row + row + (uint32_t)rows};
+        epilogue_prefetch(&y, of, p->o, int4_outputs(p));
+    }
     if (rows > STRIP_WHOLE)
-        g.table = tables(p, row, rows, &g.table_stride);
+        at.table = tables(p, row, rows, &f.table_stride);
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS))
-        strip(p, row, t, g, &next);
+        strip(p, row, t, at, &f, &next);
     if (int4_last(p) && !is_plain(p))
         epilogue_rows(p, row, (uint32_t)rows);
 }
@@ -197,7 +196,11 @@ static tile_fn *const tiles[INT4_FEW + 1] = {NULL,   tile_1, tile_2, tile_3,  ti
 /* In tiles of about equal size. */
 static void slice(const struct int4_part *p)
 {
-    const uint32_t n_tile = (p->n_row + INT4_FEW - 1) / INT4_FEW;
+    const bool by_tables = p->n_row > STRIP_WHOLE;
+    if (by_tables && p->is_first && are_kept(p))
+        make_tables(p, kept_tables(p), p->n_row, 0, p->n_row);
+    const uint32_t most = by_tables && !has_zeros_beyond(p) ? INT4_FEW : STRIP_WHOLE;
+    const uint32_t n_tile = (p->n_row + most - 1) / most;
     for (uint32_t i = 0; i < n_tile; i++) {
         const uint32_t begin = p->n_row * i / n_tile, end = p->n_row * (i + 1) / n_tile;
         tiles[end - begin](p, begin);
@@ -206,6 +209,6 @@ static void slice(const struct int4_part *p)
 
 void linear_w4a8_avx512_vnni(const struct linear_w4a8_args *a, const struct kern_exec *x)
 {
-    const struct int4_kernel by = {.fn = slice, .few = STRIP_WHOLE, .slice_k = SLICE_K};
+    const struct int4_kernel by = {.fn = slice, .few = STRIP_WHOLE, .slice_k = INT4_TABLES_K};
     int4_tile_loop(a, x, &by);
 }

@@ -56,6 +56,7 @@ struct int4_part { /* a block of rows times a slice of a panel */
     size_t row;          /* the block's first */
     uint32_t n_row, k;   /* k: the slice's first input */
     uint32_t n_group;    /* of the slice */
+    uint32_t n_next;     /* of the next one, at most */
     uint32_t o;          /* the panel's first output */
     const float *x_sum;  /* [n_group][n_row] */
     bool is_first;       /* the block's first panel */

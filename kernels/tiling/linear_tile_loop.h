@@ -51,8 +51,9 @@ struct linear_form {
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
     struct epilogue y;
 };
-/* A row of a finished panel; `panel` is its number. */
-typedef void linear_epilogue_fn(const void *args, const float *sum, size_t row, uint32_t panel);
+/* Rows of a finished panel; `panel` is its number. */
+typedef void linear_epilogue_fn(const void *args, const float *sum, struct range rows,
+                                uint32_t panel);
 
 struct linear_panel { /* of a block of rows */
     const struct linear_form *f;
@@ -87,6 +88,13 @@ static inline uint32_t linear_slice(const struct linear_form *f, size_t n_row, u
     return n_row <= LINEAR_ONE_PASS ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
 }
 
+/* What is behind the weights of the panel, for its epilogue: no tile reads or prefetches it. */
+static inline void linear_prefetch_scales(const struct linear_form *f, const char *panel)
+{
+    for (size_t at = f->n_k * f->k_bytes; at < f->panel_bytes; at += 64)
+        __builtin_prefetch(panel + at);
+}
+
 /* Tile i of n_tile; `last`: it finishes its sums. */
 static inline __attribute__((always_inline)) void
 linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range rows, int last)
@@ -99,8 +107,8 @@ linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range ro
     if (last)
         epilogue_prefetch(&f->y, rows, o, f->n_out - o < KERN_PANEL ? f->n_out - o : KERN_PANEL);
     f->tiles[rows.end - rows.begin - 1](t);
-    for (size_t i = rows.begin; last && i < rows.end; i++)
-        p->epilogue(p->args, p->sum + (i - p->rows.begin) * KERN_PANEL, i, p->panel);
+    if (last)
+        p->epilogue(p->args, t->sum, rows, p->panel);
 }
 
 static inline __attribute__((always_inline)) void linear_panel(const struct linear_panel *p)
@@ -121,6 +129,8 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         t.next.step = ahead;
         t.is_far = n_tile > 1 && n_tile <= LINEAR_FAR && linear_far_bytes();
         t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead : next;
+        if (last && n_row > LINEAR_ONE_PASS)
+            linear_prefetch_scales(f, w);
         /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {
             t.x = x + k * f->x_element;
@@ -171,6 +181,13 @@ static inline void linear_epilogue(const void *args, const float *sum, size_t ro
                       end - o - i < 32 ? end - o - i : 32);
 }
 
+static inline void linear_epilogue_rows(const void *args, const float *sum, struct range rows,
+                                        uint32_t panel)
+{
+    for (size_t i = rows.begin; i < rows.end; i++)
+        linear_epilogue(args, sum + (i - rows.begin) * KERN_PANEL, i, panel);
+}
+
 static inline void linear_tile_loop(const struct linear_args *a, const struct kern_exec *x,
                                     linear_tile_fn *const *tiles)
 {
@@ -192,7 +209,7 @@ static inline void linear_tile_loop(const struct linear_args *a, const struct ke
         .tiles = tiles,
         .y = EPILOGUE_OF(a),
     };
-    linear_panels(&f, x, linear_epilogue, a);
+    linear_panels(&f, x, linear_epilogue_rows, a);
 }
 
 #endif

@@ -31,6 +31,58 @@ INLINE void epilogue_plain(const struct epilogue *f, struct vec v, size_t row, u
     epilogue_store(f, v, at, n);
 }
 
+/* What finished sums that are not gated need, of whole vectors. Constant where EPILOGUE_BY_KIND
+ * calls `fn`, so that loops over rows have no branches. */
+struct epilogue_kind {
+    bool has_bias, has_y; /* has_y: + y as it was */
+    enum dtype dtype;
+};
+#define EPILOGUE_KIND(bias, y, dtype) ((struct epilogue_kind){bias, y, dtype})
+#define EPILOGUE_BY_KIND(f, fn, ...)                               \
+    do {                                                           \
+        const bool has_bias_ = (f)->bias;                          \
+        if ((f)->accumulate && has_bias_)                          \
+            fn(__VA_ARGS__, EPILOGUE_KIND(true, true, DT_F32));    \
+        else if ((f)->accumulate)                                  \
+            fn(__VA_ARGS__, EPILOGUE_KIND(false, true, DT_F32));   \
+        else if ((f)->y_dtype == DT_BF16 && has_bias_)             \
+            fn(__VA_ARGS__, EPILOGUE_KIND(true, false, DT_BF16));  \
+        else if ((f)->y_dtype == DT_BF16)                          \
+            fn(__VA_ARGS__, EPILOGUE_KIND(false, false, DT_BF16)); \
+        else if (has_bias_)                                        \
+            fn(__VA_ARGS__, EPILOGUE_KIND(true, false, DT_F32));   \
+        else                                                       \
+            fn(__VA_ARGS__, EPILOGUE_KIND(false, false, DT_F32));  \
+    } while (0)
+
+/* 16 outputs; the same steps as epilogue_plain. */
+INLINE void epilogue_whole(void *y, struct vec v, struct vec bias, const struct epilogue_kind kind)
+{
+    if (kind.has_bias)
+        v = vec_add(v, bias);
+    if (kind.has_y)
+        v = vec_add(v, vec_load(y));
+    if (kind.dtype == DT_BF16)
+        vec_store_bf16_n(y, v, 16);
+    else
+        vec_store(y, v);
+}
+
+/* Where y[row, o] is, and the bytes from row to row. */
+INLINE char *epilogue_at(const struct epilogue *f, size_t row, uint32_t o, size_t *stride,
+                         const struct epilogue_kind kind)
+{
+    const size_t element = kind.dtype == DT_BF16 ? 2 : 4;
+    *stride = f->y_stride * element;
+    return (char *)f->y + (row * f->y_stride + o) * element;
+}
+
+INLINE struct vec epilogue_bias(const struct epilogue *f, uint32_t o,
+                                const struct epilogue_kind kind)
+{
+    return kind.has_bias ? vec_load(f->bias + o) : vec_set(0);
+}
+
 /* up *= act(gate). Apart, so that products by silu stay as small as they are. */
 static __attribute__((noinline, cold)) void epilogue_act(enum kern_act act, struct vec gate,
                                                          struct vec *up)

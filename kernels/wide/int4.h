@@ -61,23 +61,35 @@ INLINE void int4_epilogue(const struct int4_part *p, uint32_t row)
                       n - i < 32 ? n - i : 32);
 }
 
+/* Slices of about equal size, `most` groups at most, of groups whose sums of x are known. */
+INLINE void int4_slices(struct int4_part *p, struct range groups, const uint8_t *next,
+                        uint32_t most, int4_part_fn *fn)
+{
+    const uint32_t group = p->a->w.group, n_group = (uint32_t)(groups.end - groups.begin);
+    const uint32_t n_slice = (n_group + most - 1) / most;
+    p->n_next = (n_group + n_slice - 1) / n_slice;
+    for (uint32_t i = 0, at = 0; i < n_slice; i++, at += p->n_group) {
+        p->n_group = n_group * (i + 1) / n_slice - at;
+        p->k = ((uint32_t)groups.begin + at) * group;
+        p->x_sum = p->s->x_sum + (size_t)at * p->n_row;
+        p->next = i + 1 < n_slice ? p->w + p->n_group * int4_group_bytes(group) : next;
+        fn(p);
+        p->w += p->n_group * int4_group_bytes(group);
+    }
+}
+
 INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, const struct int4_kernel *by)
 {
     const uint32_t group = p->a->w.group, n_group = p->a->w.n_in / group;
-    const uint32_t most = p->n_row > by->few ? by->slice_k / group : n_group;
-    for (uint32_t g = 0; g < n_group; g += p->n_group) {
-        const uint32_t known = INT4_X_SUMS - g % INT4_X_SUMS;
-        p->k = g * group;
-        p->n_group = n_group - g < known ? n_group - g : known;
-        if (p->n_group > most)
-            p->n_group = most ? most : 1;
+    const uint32_t slice = by->slice_k > group ? by->slice_k / group : 1;
+    for (uint32_t g = 0; g < n_group; g += INT4_X_SUMS) {
+        const uint32_t end = n_group - g < INT4_X_SUMS ? n_group : g + INT4_X_SUMS;
         /* computed once for a block if all groups fit */
-        if (g % INT4_X_SUMS == 0 && (n_group > INT4_X_SUMS || !p->x_sum))
+        if (n_group > INT4_X_SUMS || !p->x_sum)
             int4_of_x(p, g);
-        p->x_sum = p->s->x_sum + (size_t)(g % INT4_X_SUMS) * p->n_row;
-        p->next = int4_last(p) ? next_panel : p->w + p->n_group * int4_group_bytes(group);
-        by->fn(p);
-        p->w += p->n_group * int4_group_bytes(group);
+        int4_slices(p, (struct range){g, end},
+                    end < n_group ? p->w + (end - g) * int4_group_bytes(group) : next_panel,
+                    p->n_row > by->few ? slice : n_group, by->fn);
     }
 }
 

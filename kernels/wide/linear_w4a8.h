@@ -37,7 +37,7 @@ INLINE struct int4_next int4_next(const struct int4_part *p, uint32_t row, struc
     const uint32_t i_tile = (row * n_tile + p->n_row - 1) / p->n_row;
     const size_t k = (size_t)p->n_group * p->a->w.group;
     const size_t n_step = packed ? k / 8 : k / 4 * KERN_PANEL / (size_t)(t.n_vec * INTS);
-    const size_t bytes = p->n_group * int4_group_bytes(p->a->w.group);
+    const size_t bytes = p->n_next * int4_group_bytes(p->a->w.group);
     struct int4_next next = {.step = bytes / (n_step * n_tile) + 1, .is_far = true};
     next.p = (const char *)p->next + i_tile * n_step * next.step;
     if (packed && n_tile == 1) {

@@ -32,7 +32,6 @@ INLINE void int4_dot(struct int4_sums *s, struct int4_tile t, const ints *w,
 struct int4_next {
     const char *p;
     size_t step;
-    bool is_far; /* into the second-level cache */
 };
 
 /* A group of a slice. */
@@ -58,10 +57,7 @@ INLINE void sums_packed(struct int4_sums *s, const struct int4_one *g, struct in
          w += LINE) {
         ints v[KERN_PANEL / INTS];
         if (t.strip == 0) {
-            if (next->is_far)
-                linear_prefetch_far(next->p, next->step, LINE / 64);
-            else
-                linear_prefetch(next->p, LINE, LINE / 64);
+            linear_prefetch(next->p, LINE, LINE / 64);
             next->p += next->step;
         }
         UNROLL

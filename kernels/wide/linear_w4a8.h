@@ -4,9 +4,8 @@
  *
  * For few rows, weights are unpacked in registers, directly from memory: one tile has all rows, and
  * with more than LINEAR_TILE rows half as many outputs. For more rows, a slice of groups is
- * unpacked once, into a cache, for all tiles. Processors whose slices are of the second-level cache
- * (tiling/slice.h) mask and shift beside the products, so that every tile unpacks in registers.
- * A tile iterates over the groups of a slice, and adds each group's sums from their registers.
+ * unpacked once, into a cache, for all tiles. A tile iterates over the groups of a slice, and adds
+ * each group's sums from their registers. AVX-512 has a micro-kernel of its own (int4_strip.h).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
@@ -20,31 +19,19 @@ static __attribute__((noinline)) void int4_epilogue_rows(const struct int4_part 
         int4_epilogue(p, r);
 }
 
-/* Rows of a tile that unpacks in registers, at most. Where slices stay in the second-level cache,
- * more rows are several tiles, which prefetch the next slice; else they are one, in strips. */
-INLINE uint32_t int4_packed_rows(void)
-{
-    return linear_far_bytes() ? LINEAR_TILE : INT4_FEW;
-}
-
-/* A line of packed weights, or four inputs of a strip, are a step. The steps of all tiles together
- * prefetch the next slice; a single tile that unpacks prefetches some bytes ahead. */
+/* Four inputs of a strip of unpacked bytes are a step. The steps of all tiles together prefetch the
+ * next slice; a tile that unpacks prefetches some bytes ahead with each line. */
 INLINE struct int4_next int4_next(const struct int4_part *p, uint32_t row, struct int4_tile t,
                                   const bool packed)
 {
-    const uint32_t most = packed ? int4_packed_rows() : LINEAR_TILE;
-    const uint32_t n_tile = (p->n_row + most - 1) / most;
+    if (packed)
+        return (struct int4_next){(const char *)p->w + int4_ahead(t.rows, 4096), LINE};
+    const uint32_t n_tile = (p->n_row + LINEAR_TILE - 1) / LINEAR_TILE;
     const uint32_t i_tile = (row * n_tile + p->n_row - 1) / p->n_row;
-    const size_t k = (size_t)p->n_group * p->a->w.group;
-    const size_t n_step = packed ? k / 8 : k / 4 * KERN_PANEL / (size_t)(t.n_vec * INTS);
-    const size_t bytes = p->n_next * int4_group_bytes(p->a->w.group);
-    struct int4_next next = {.step = bytes / (n_step * n_tile) + 1, .is_far = true};
-    next.p = (const char *)p->next + i_tile * n_step * next.step;
-    if (packed && n_tile == 1) {
-        next = (struct int4_next){.step = LINE}; /* and the scales of each group: int4_tile */
-        next.p = (const char *)p->w + int4_ahead(t.rows, 4096);
-    }
-    return next;
+    const size_t n_step =
+        (size_t)p->n_group * p->a->w.group / 4 * KERN_PANEL / (size_t)(t.n_vec * INTS);
+    const size_t step = p->n_next * int4_group_bytes(p->a->w.group) / (n_step * n_tile) + 1;
+    return (struct int4_next){(const char *)p->next + i_tile * n_step * step, step};
 }
 
 INLINE void int4_tile(const struct int4_part *p, uint32_t row, const int rows, const bool packed)
@@ -77,7 +64,7 @@ INLINE void int4_tile(const struct int4_part *p, uint32_t row, const int rows, c
         g.bytes += (size_t)group * KERN_PANEL;
         g.x_sum += n_row;
         int4_on(&g.x, (int)group);
-        if (packed && !next.is_far)
+        if (packed)
             next.p += int4_group_bytes(group) - int4_scales_at(group);
         load_again();
     }
@@ -122,34 +109,26 @@ static int4_tile_fn *const packed_tiles[INT4_FEW + 1] = {
 static int4_tile_fn *const bytes_tiles[LINEAR_TILE + 1] = {
     NULL, NULL, NULL, NULL, int4_bytes_4, int4_bytes_5, int4_bytes_6};
 
-/* In tiles of about equal size, `most` rows at most. */
-INLINE void int4_tiles(const struct int4_part *p, int4_tile_fn *const *tiles, uint32_t most)
-{
-    const uint32_t n_tile = (p->n_row + most - 1) / most;
-    for (uint32_t i = 0; i < n_tile; i++) {
-        const uint32_t begin = p->n_row * i / n_tile, end = p->n_row * (i + 1) / n_tile;
-        tiles[end - begin](p, begin);
-    }
-}
-
 static void int4_ints(const struct int4_part *p)
 {
-    if (p->n_row <= INT4_FEW || linear_far_bytes()) {
-        int4_tiles(p, packed_tiles, int4_packed_rows());
-    } else {
-        int4_unpack(p);
-        int4_tiles(p, bytes_tiles, LINEAR_TILE);
+    if (p->n_row <= INT4_FEW) {
+        packed_tiles[p->n_row](p, 0);
+        return;
+    }
+    int4_unpack(p);
+    const uint32_t n_tile = (p->n_row + LINEAR_TILE - 1) / LINEAR_TILE;
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t begin = p->n_row * i / n_tile, end = p->n_row * (i + 1) / n_tile;
+        bytes_tiles[end - begin](p, begin);
     }
 }
 
 INLINE void linear_w4a8_ints(const struct linear_w4a8_args *a, const struct kern_exec *x)
 {
-    const uint32_t far = linear_far_bytes();
-    const uint32_t near = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
     const struct int4_kernel by = {
         .fn = int4_ints,
-        .few = int4_packed_rows(),
-        .slice_k = far ? far / (KERN_PANEL / 2) : near / KERN_PANEL, /* packed; unpacked */
+        .few = INT4_FEW,
+        .slice_k = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed) / KERN_PANEL,
     };
     int4_tile_loop(a, x, &by);
 }

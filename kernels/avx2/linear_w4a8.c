@@ -18,61 +18,108 @@
 #include "kernels/variants.h"
 #include "kernels/wide/int4_group.h"
 
-#define CHAIN  32u
-#define STRIPS ((int)KERN_PANEL / (INTS * INTS_STRIP)) /* of a panel, for most tiles */
+#define CHAIN       32u
+#define CHAIN_READS 2     /* rows that are read for longer than they are multiplied, at most */
+#define CHAIN_FAR   8192u /* bytes */
+#define STRIPS      ((int)KERN_PANEL / (INTS * INTS_STRIP)) /* of a panel, for most tiles */
 
 struct chain { /* sums in 16 bits */
     ints v[LINEAR_TILE][KERN_PANEL / INTS];
 };
 
-/* Four inputs of every row, k and on, by w. */
+/* Four inputs of every row, k and on, by w; first: the sums begin with them. */
 INLINE void chain_step(struct chain *c, struct int4_tile t, const ints *w,
-                       const struct int4_rows *x, int k)
+                       const struct int4_rows *x, int k, const bool first)
 {
     UNROLL
     for (int r = 0; r < t.rows; r++) {
         const ints four = int4_four(x->x + x->at[r] + k);
         UNROLL
         for (int j = 0; j < t.n_vec; j++) {
-            c->v[r][j] = _mm256_add_epi16(c->v[r][j], _mm256_maddubs_epi16(w[j], four));
+            const ints two = _mm256_maddubs_epi16(w[j], four);
+            c->v[r][j] = first ? two : _mm256_add_epi16(c->v[r][j], two);
             /* else gcc 12 adds the products of several steps to each other first, and spills */
             __asm__("" : "+x"(c->v[r][j]));
         }
     }
 }
 
+/* What a line prefetches. Tiles that multiply longer than they read prefetch some groups ahead, into
+ * the second-level cache, on a processor that needs no prefetches for one row (int4_ahead). Whole
+ * groups: else no line prefetches the one that scales and zeros of a further group are in. */
+struct chain_ahead {
+    size_t bytes;
+    bool is_far;
+};
+
+INLINE struct chain_ahead chain_ahead(const struct int4_part *p, int rows)
+{
+    const size_t group = int4_group_bytes(p->a->w.group);
+    struct chain_ahead ahead = {int4_ahead(rows, 0), false};
+    if (rows > CHAIN_READS && ahead.bytes == 0)
+        ahead = (struct chain_ahead){(CHAIN_FAR / group + 1) * group, true};
+    return ahead;
+}
+
+/* 8 inputs of every row by a line as it is stored. */
+INLINE void chain_line(struct chain *c, struct int4_tile t, const uint8_t *w,
+                       const struct int4_rows *x, struct chain_ahead ahead, const bool first)
+{
+    ints v[KERN_PANEL / INTS];
+    if (ahead.is_far)
+        linear_prefetch_far((const char *)w + ahead.bytes, (size_t)(t.n_vec * INTS) * 4,
+                            t.n_vec * INTS * 4 / 64);
+    else
+        linear_prefetch((const char *)w + ahead.bytes, (size_t)(t.n_vec * INTS) * 4,
+                        t.n_vec * INTS * 4 / 64);
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++)
+        v[j] = ints_low(int4_load(w + j * INTS * 4));
+    chain_step(c, t, v, x, 0, first);
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++)
+        v[j] = ints_high(int4_load(w + j * INTS * 4));
+    chain_step(c, t, v, x, 4, false);
+}
+
+INLINE void chain_zero(struct chain *c, struct int4_tile t)
+{
+    UNROLL
+    for (int r = 0; r < t.rows; r++)
+        UNROLL
+    for (int j = 0; j < t.n_vec; j++)
+        c->v[r][j] = ints_set(0);
+}
+
 /* w: the strip's part of the chain's first line, as it is stored. The loop over lines is not
  * unrolled: then gcc moves loads, and memory is read more slowly. */
-INLINE void chain_packed(struct chain *c, struct int4_tile t, const uint8_t *w, struct int4_rows x)
+INLINE void chain_packed(struct chain *c, struct int4_tile t, const uint8_t *w, struct int4_rows x,
+                         struct chain_ahead ahead)
 {
-    const size_t ahead = int4_ahead(t.rows, 2048);
-    for (const uint8_t *end = w + CHAIN / 8 * LINE; w < end; w += LINE, x.x += 8) {
-        ints v[KERN_PANEL / INTS];
-        UNROLL
-        for (int i = 0; i < t.n_vec * INTS * 4; i += 64)
-            __builtin_prefetch(w + ahead + i);
-        UNROLL
-        for (int j = 0; j < t.n_vec; j++)
-            v[j] = ints_low(int4_load(w + j * INTS * 4));
-        chain_step(c, t, v, &x, 0);
-        UNROLL
-        for (int j = 0; j < t.n_vec; j++)
-            v[j] = ints_high(int4_load(w + j * INTS * 4));
-        chain_step(c, t, v, &x, 4);
+    const uint8_t *end = w + CHAIN / 8 * LINE;
+    if (t.rows > CHAIN_READS) {
+        chain_line(c, t, w, &x, ahead, true);
+        w += LINE;
+        x.x += 8;
+    } else {
+        chain_zero(c, t);
     }
+    for (; w < end; w += LINE, x.x += 8)
+        chain_line(c, t, w, &x, ahead, false);
 }
 
 /* w: the strip's part of the chain's first line in p->s->bytes. */
 INLINE void chain_bytes(struct chain *c, struct int4_tile t, const uint8_t *w,
                         const struct int4_rows *x)
 {
+    chain_zero(c, t);
     UNROLL
     for (int k = 0; k < (int)CHAIN; k += 4, w += LINE) {
         ints v[KERN_PANEL / INTS];
         UNROLL
         for (int j = 0; j < t.n_vec; j++)
             v[j] = int4_load(w + j * INTS * 4);
-        chain_step(c, t, v, x, k);
+        chain_step(c, t, v, x, k, false);
     }
 }
 
@@ -107,16 +154,16 @@ INLINE void tile_sums(const struct int4_part *p, uint32_t row, struct int4_tile 
 {
     struct linear_next next = next_part(p, row);
     struct int4_rows x = int4_rows(p, row, t.rows);
+    const struct chain_ahead ahead = chain_ahead(p, t.rows);
+    if (packed && ahead.is_far) {
+        const char *scales = (const char *)p->w + int4_scales_at(p->a->w.group) + ahead.bytes;
+        linear_prefetch_far(scales, 3 * 64, 3);
+    }
     for (uint32_t k = 0; k < p->a->w.group; k += CHAIN, x.x += CHAIN)
         for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
             struct chain c;
-            UNROLL
-            for (int r = 0; r < t.rows; r++)
-                UNROLL
-            for (int j = 0; j < t.n_vec; j++)
-                c.v[r][j] = ints_set(0);
             if (packed) {
-                chain_packed(&c, t, p->w + (size_t)k / 8 * LINE + (size_t)t.strip * 4, x);
+                chain_packed(&c, t, p->w + (size_t)k / 8 * LINE + (size_t)t.strip * 4, x, ahead);
             } else {
                 linear_prefetch(next.p, next.step, 2);
                 next.p += next.step;

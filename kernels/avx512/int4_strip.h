@@ -42,8 +42,8 @@ struct strip_at {
     struct int4_rows x;
 };
 struct strip_form {
-    uint32_t n_k;                       /* of a group */
-    size_t x_sum_stride, table_stride;  /* from group to group */
+    uint32_t n_k;                      /* of a group */
+    size_t x_sum_stride, table_stride; /* from group to group */
 };
 
 /* Table of a row and a group: element i is -i * x_sum. */

@@ -170,10 +170,10 @@ INLINE void tile(const struct int4_part *whole, uint32_t row, const int rows)
         epilogue_rows(p, row, (uint32_t)rows);
 }
 
-#define TILE(rows)                                                  \
+#define TILE(rows)                                                   \
     static void tile_##rows(const struct int4_part *p, uint32_t row) \
-    {                                                               \
-        tile(p, row, rows);                                         \
+    {                                                                \
+        tile(p, row, rows);                                          \
     }
 TILE(1)
 TILE(2)
@@ -190,8 +190,9 @@ TILE(12)
 #undef TILE
 
 typedef void tile_fn(const struct int4_part *p, uint32_t row);
-static tile_fn *const tiles[INT4_FEW + 1] = {NULL,   tile_1, tile_2, tile_3,  tile_4,  tile_5, tile_6,
-                                             tile_7, tile_8, tile_9, tile_10, tile_11, tile_12};
+static tile_fn *const tiles[INT4_FEW + 1] = {NULL,    tile_1,  tile_2, tile_3, tile_4,
+                                             tile_5,  tile_6,  tile_7, tile_8, tile_9,
+                                             tile_10, tile_11, tile_12};
 
 /* In tiles of about equal size. */
 static void slice(const struct int4_part *p)

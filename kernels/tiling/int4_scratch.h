@@ -18,18 +18,18 @@
 #include "kernels/tiling/slice.h"
 #include "kernels/tiling/split.h"
 
-#define INT4_SUM_ROWS 12u  /* of a tile, at most */
+#define INT4_SUM_ROWS 12u   /* of a tile, at most */
 #define INT4_ZERO_X   16u   /* zeros of a table, 0 … 15 */
 #define INT4_TABLES   2048u /* rows times groups whose tables are kept: 128 KiB */
 #define INT4_TABLES_K 1024u /* inputs of a slice with tables, at most */
-#define INT4_X_SUMS   256u /* groups whose sums of x are computed at once */
+#define INT4_X_SUMS   256u  /* groups whose sums of x are computed at once */
 #define INT4_SLICE_K  (KERN_SLICE_LARGE / KERN_PANEL) /* inputs of an unpacked slice, at most */
 
 struct int4_scratch { /* every member starts at a multiple of 64 bytes */
     float acc[KERN_LINEAR_ROWS][KERN_PANEL];
     int32_t sum[INT4_SUM_ROWS][KERN_PANEL];
     float scale[KERN_PANEL], zero[KERN_PANEL];
-    int32_t zero_x[INT4_TABLES][INT4_ZERO_X]; /* [groups][rows], each -zero * the sum of x */
+    int32_t zero_x[INT4_TABLES][INT4_ZERO_X];    /* [groups][rows], each -zero * the sum of x */
     uint8_t bytes[INT4_SLICE_K * KERN_PANEL];    /* a slice unpacked: [k/4][64][4] */
     float x_sum[INT4_X_SUMS * KERN_LINEAR_ROWS]; /* sums of x: [groups][rows of the block] */
 };

@@ -44,8 +44,8 @@ INLINE void chain_step(struct chain *c, struct int4_tile t, const ints *w,
     }
 }
 
-/* What a line prefetches. Tiles that multiply longer than they read prefetch some groups ahead, into
- * the second-level cache, on a processor that needs no prefetches for one row (int4_ahead). Whole
+/* What a line prefetches. Tiles that multiply longer than they read prefetch some groups ahead,
+ * into the second-level cache, on a processor that needs none for one row (int4_ahead). Whole
  * groups: else no line prefetches the one that scales and zeros of a further group are in. */
 struct chain_ahead {
     size_t bytes;

@@ -54,7 +54,7 @@ INLINE struct strip_next next_of(const struct int4_part *p, uint32_t row, struct
     return next;
 }
 
-/* Tables of the slice's groups and of rows `row` … `row + rows - 1`; `stride` from group to group. */
+/* Tables of the slice's groups and of `rows` rows; `stride` from group to group. */
 INLINE void make_tables(const struct int4_part *p, int32_t (*table)[INT4_ZERO_X], size_t stride,
                         uint32_t row, uint32_t rows)
 {

@@ -5,6 +5,7 @@
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_H
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/tiling/split.h"
 
 #define LINEAR_TILE \
     6u /* rows: 6 x 64 outputs are 24 vectors of 16, which leaves 8 registers for W and x */
@@ -49,6 +50,12 @@ static inline __attribute__((always_inline)) void linear_prefetch_far(const char
         __builtin_prefetch(p + (size_t)i * step / (size_t)n_line, 0, 2);
 }
 
+static inline void linear_prefetch_all(const char *p, const char *end)
+{
+    for (; p < end; p += 64)
+        __builtin_prefetch(p);
+}
+
 /* Bytes from a tile's first row to its row r, in a register of its own: else gcc adds x_bytes to a
  * pointer between two loads, and a loop over K has a third more instructions. */
 static inline __attribute__((always_inline)) size_t linear_row(size_t x_bytes, int r)
@@ -56,6 +63,15 @@ static inline __attribute__((always_inline)) size_t linear_row(size_t x_bytes, i
     size_t at = (size_t)r * x_bytes;
     __asm__("" : "+r"(at));
     return at;
+}
+
+/* Rows of a block: blocks of about equal size, whole tiles, at least one. */
+static inline size_t linear_block(size_t n_row)
+{
+    const size_t n_block = (n_row + KERN_LINEAR_ROWS - 1) / KERN_LINEAR_ROWS;
+    const size_t rows = n_block > 1 ? (n_row + n_block - 1) / n_block : n_row;
+    const size_t whole = (rows + LINEAR_TILE - 1) / LINEAR_TILE * LINEAR_TILE;
+    return whole > LINEAR_TILE ? whole : LINEAR_TILE;
 }
 
 #endif

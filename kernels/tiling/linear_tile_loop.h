@@ -52,8 +52,7 @@ struct linear_form {
     struct epilogue y;
 };
 /* Rows of a finished panel; `panel` is its number. */
-typedef void linear_epilogue_fn(const void *args, const float *sum, struct range rows,
-                                uint32_t panel);
+typedef void linear_epilogue_fn(const void *args, const float *sum, struct range, uint32_t panel);
 
 struct linear_panel { /* of a block of rows */
     const struct linear_form *f;
@@ -86,13 +85,6 @@ static inline uint32_t linear_slice(const struct linear_form *f, size_t n_row, u
     const uint32_t n_slice = (f->n_k + most - 1) / most;
     LINEAR_ASSUME(n_slice > 0); /* there is K */
     return n_row <= LINEAR_ONE_PASS ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
-}
-
-/* What is behind the weights of the panel, for its epilogue: no tile reads or prefetches it. */
-static inline void linear_prefetch_scales(const struct linear_form *f, const char *panel)
-{
-    for (size_t at = f->n_k * f->k_bytes; at < f->panel_bytes; at += 64)
-        __builtin_prefetch(panel + at);
 }
 
 /* Tile i of n_tile; `last`: it finishes its sums. */
@@ -129,8 +121,8 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         t.next.step = ahead;
         t.is_far = n_tile > 1 && n_tile <= LINEAR_FAR && linear_far_bytes();
         t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead : next;
-        if (last && n_row > LINEAR_ONE_PASS)
-            linear_prefetch_scales(f, w);
+        if (last && n_row > LINEAR_ONE_PASS) /* no tile prefetches the scales */
+            linear_prefetch_all(w + f->n_k * f->k_bytes, w + f->panel_bytes);
         /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {
             t.x = x + k * f->x_element;
@@ -141,15 +133,6 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
             t.next.p += t.n_k / f->k_step * t.next.step;
         }
     }
-}
-
-/* Rows of a block: blocks of about equal size, whole tiles, at least one. */
-static inline size_t linear_block(size_t n_row)
-{
-    const size_t n_block = (n_row + KERN_LINEAR_ROWS - 1) / KERN_LINEAR_ROWS;
-    const size_t rows = n_block > 1 ? (n_row + n_block - 1) / n_block : n_row;
-    const size_t whole = (rows + LINEAR_TILE - 1) / LINEAR_TILE * LINEAR_TILE;
-    return whole > LINEAR_TILE ? whole : LINEAR_TILE;
 }
 
 static inline __attribute__((always_inline)) void linear_panels(const struct linear_form *f,

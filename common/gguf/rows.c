@@ -211,8 +211,8 @@ static const struct reader {
     {"Q2_K", q2_k, {GGUF_VALUES_HALVES, GGUF_SCALES_BY_256, true, 16}},
     {"Q3_K", q3_k, {GGUF_VALUES_SIGNED, GGUF_SCALES_BY_256, false, 16}},
     {"Q4_K", q4_k, {GGUF_VALUES_HALVES, GGUF_SCALES_BY_256, true, 32}},
-    {"Q5_K", q5_k, {GGUF_VALUES_BYTES, GGUF_SCALES_BY_256, true, 32}},
-    {"Q6_K", q6_k, {GGUF_VALUES_BYTES, GGUF_SCALES_BY_256, false, 16}},
+    {"Q5_K", q5_k, {GGUF_VALUES_SIX, GGUF_SCALES_BY_256, true, 32}},
+    {"Q6_K", q6_k, {GGUF_VALUES_SIX, GGUF_SCALES_BY_256, false, 16}},
     {"MXFP4", mxfp4, {GGUF_VALUES_E2M1, GGUF_SCALES_F32, false, 32}},
     {"IQ4_NL", q4_0, {GGUF_VALUES_NL, GGUF_SCALES_F16, false, 32}},
     {"IQ4_XS", iq4_xs, {GGUF_VALUES_NL, GGUF_SCALES_BY_256, false, 32}},
@@ -241,7 +241,8 @@ float gguf_value(enum gguf_values values, uint8_t code)
                             113},
         [GGUF_VALUES_E2M1] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
     };
-    return values == GGUF_VALUES_BYTES ? (float)(int8_t)code : tables[values][code & 15];
+    return values == GGUF_VALUES_BYTES || values == GGUF_VALUES_SIX ? (float)(int8_t)code
+                                                                    : tables[values][code & 15];
 }
 
 void gguf_codes(const struct gguf_codes *to, const struct gguf_type *t, const unsigned char *data,

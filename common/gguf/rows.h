@@ -19,7 +19,8 @@ enum gguf_values {
     GGUF_VALUES_HALVES, /* 0 … 15 */
     GGUF_VALUES_SIGNED, /* -8 … 7 */
     GGUF_VALUES_NL,     /* one of 16 integers, of IQ4_NL */
-    GGUF_VALUES_E2M1    /* twice an e2m1 */
+    GGUF_VALUES_E2M1,   /* twice an e2m1 */
+    GGUF_VALUES_SIX     /* itself, as int8, -32 … 31 */
 };
 enum gguf_scales {
     GGUF_SCALES_F32,

@@ -22,6 +22,22 @@ INLINE ints bytes_sum(ints sum)
 {
     return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }
+/* The int32 of both planes of halves. */
+INLINE ints bytes_planes_sum(ints low, ints high)
+{
+    return ints_add(bytes_sum(low), _mm256_madd_epi16(high, _mm256_set1_epi16(256)));
+}
+/* 8 products of codes of 6 bits by a plane, which is multiplied by `times`. */
+INLINE void bytes_two(ints *sum, const ints w[2], ints x0, ints x1, const int times)
+{
+    const ints four =
+        _mm256_add_epi16(_mm256_maddubs_epi16(w[0], x0), _mm256_maddubs_epi16(w[1], x1));
+    *sum = ints_add(*sum, _mm256_madd_epi16(four, _mm256_set1_epi16((int16_t)times)));
+}
+INLINE ints bytes_two_sum(ints low, ints high)
+{
+    return ints_add(low, high);
+}
 #include "kernels/wide/codes_ints.h"
 #include "kernels/wide/linear_codes.h"
 

@@ -46,6 +46,33 @@ INLINE ints ints_times_256(ints v)
 {
     return _mm512_slli_epi32(v, 8);
 }
+INLINE ints ints_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+INLINE ints ints_mul(ints a, ints b) /* the low 32 bits */
+{
+    return _mm512_mullo_epi32(a, b);
+}
+INLINE ints ints_mul_16(ints a, ints b) /* of 16 bits, the low 16 */
+{
+    return _mm512_mullo_epi16(a, b);
+}
+INLINE ints ints_sub_16(ints a, ints b)
+{
+    return _mm512_sub_epi16(a, b);
+}
+/* Of numbers of 8 bits: in the halves of each int32 the number, and 256 times or once again. */
+INLINE ints ints_and_256(ints v)
+{
+    return _mm512_or_si512(_mm512_and_si512(v, _mm512_set1_epi32(0xffff)),
+                           _mm512_slli_epi32(v, 24));
+}
+INLINE ints ints_twice(ints v)
+{
+    return _mm512_or_si512(_mm512_and_si512(v, _mm512_set1_epi32(0xffff)),
+                           _mm512_slli_epi32(v, 16));
+}
 INLINE ints ints_second_bytes(ints v) /* of each 16 bits */
 {
     return _mm512_srli_epi16(v, 8);
@@ -80,6 +107,14 @@ INLINE void floats_store(float *p, floats v)
 INLINE floats floats_fma(floats x, floats y, floats z)
 {
     return _mm512_fmadd_ps(x, y, z);
+}
+INLINE floats floats_add(floats x, floats y)
+{
+    return _mm512_add_ps(x, y);
+}
+INLINE floats floats_mul(floats x, floats y)
+{
+    return _mm512_mul_ps(x, y);
 }
 INLINE floats ints_floats(ints v)
 {

@@ -24,7 +24,30 @@ static const float codes_floats[KERN_CODES_END - KERN_CODES_INT_END][16] = {
      -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f},
 };
 
-#define CODES_BYTES_ZERO 0x80 /* codes of 8 bits, by_ints: value + 128 */
+/* Codes of 8 bits. By_ints they are stored as value + zero. */
+static inline bool codes_is_bytes(const struct packed_codes *c)
+{
+    return c->kind == KERN_CODES_BYTES || c->kind == KERN_CODES_SIX;
+}
+#define CODES_BYTES_ZERO 128
+#define CODES_SIX_ZERO   32
+static inline uint8_t codes_bytes_zero(const struct packed_codes *c)
+{
+    return c->kind == KERN_CODES_SIX ? CODES_SIX_ZERO : CODES_BYTES_ZERO;
+}
+
+/* Products of scaled integers (ops_codes.h), and the inputs of a chunk: the sum of as many products
+ * of an input, a value and a scale is an int32. */
+static inline bool codes_is_scaled(const struct packed_codes *c)
+{
+    return c->by_ints && c->scales == KERN_SCALES_BY_256 && c->group <= 32 &&
+           (c->kind == KERN_CODES_HALVES || c->kind == KERN_CODES_SIGNED ||
+            c->kind == KERN_CODES_SIX);
+}
+static inline uint32_t codes_chunk(const struct packed_codes *c)
+{
+    return c->kind == KERN_CODES_SIX ? 32 : 64;
+}
 
 static inline uint32_t codes_block(const struct packed_codes *c) /* inputs that lie together */
 {
@@ -41,7 +64,7 @@ static inline size_t codes_supers_bytes(const struct packed_codes *c)
 /* From the start of a group to its scales, and from them to its mins. */
 static inline size_t codes_scales_at(const struct packed_codes *c)
 {
-    return (size_t)c->group * KERN_PANEL / (c->kind == KERN_CODES_BYTES ? 1 : 2);
+    return (size_t)c->group * KERN_PANEL / (codes_is_bytes(c) ? 1 : 2);
 }
 static inline size_t codes_mins_at(const struct packed_codes *c)
 {
@@ -82,13 +105,14 @@ static inline size_t codes_group_at(const struct packed_codes *c, uint32_t g)
 static inline uint8_t codes_get(const uint8_t *codes, const struct packed_codes *c, uint32_t lane,
                                 uint32_t k)
 {
-    const bool bytes = c->kind == KERN_CODES_BYTES;
+    const bool bytes = codes_is_bytes(c);
     const uint32_t in_line = bytes ? 4 : 8, pair = k % in_line / 2, odd = k % 2;
     const uint8_t *line = codes + (k / in_line * KERN_PANEL + lane) * 4 + 2 * odd;
     if (!c->by_ints)
         return bytes ? codes[k * KERN_PANEL + lane]
                      : codes[k / 2 * KERN_PANEL + lane] >> 4 * odd & 15;
-    return (uint8_t)(bytes ? line[pair] ^ CODES_BYTES_ZERO : line[pair / 2] >> pair % 2 * 4 & 15);
+    return (uint8_t)(bytes ? line[pair] - codes_bytes_zero(c)
+                           : line[pair / 2] >> pair % 2 * 4 & 15);
 }
 
 /* The codes of a group of output `lane`: products of f32. */
@@ -96,7 +120,7 @@ static inline void codes_put_plain(uint8_t *codes, const struct packed_codes *c,
                                    const uint8_t *q)
 {
     for (uint32_t k = 0; k < c->group; k++)
-        if (c->kind == KERN_CODES_BYTES)
+        if (codes_is_bytes(c))
             codes[k * KERN_PANEL + lane] = q[k];
         else if (k % 2 == 0)
             codes[k / 2 * KERN_PANEL + lane] = (uint8_t)((q[k] & 15) | q[k + 1] << 4);
@@ -106,13 +130,13 @@ static inline void codes_put_plain(uint8_t *codes, const struct packed_codes *c,
 static inline void codes_put_lines(uint8_t *codes, const struct packed_codes *c, uint32_t lane,
                                    const uint8_t *q)
 {
-    const bool bytes = c->kind == KERN_CODES_BYTES;
+    const bool bytes = codes_is_bytes(c);
     const uint32_t in_line = bytes ? 4 : 8;
     for (uint32_t k = 0; k < c->group; k += in_line, q += in_line) {
         uint8_t *four = codes + (k / in_line * KERN_PANEL + lane) * 4;
         for (uint32_t i = 0; i < 4; i++) {
             const uint32_t first = bytes ? i % 2 * 2 + i / 2 : i % 2 * 4 + i / 2;
-            four[i] = (uint8_t)(bytes ? q[first] ^ CODES_BYTES_ZERO
+            four[i] = (uint8_t)(bytes ? q[first] + codes_bytes_zero(c)
                                       : (q[first] & 15) | q[first + 2] << 4);
         }
     }
@@ -120,7 +144,7 @@ static inline void codes_put_lines(uint8_t *codes, const struct packed_codes *c,
 
 static inline float codes_value(enum kern_codes kind, uint8_t code)
 {
-    return kind == KERN_CODES_BYTES     ? (float)(int8_t)code
+    return kind == KERN_CODES_BYTES || kind == KERN_CODES_SIX ? (float)(int8_t)code
            : kind >= KERN_CODES_INT_END ? codes_floats[kind - KERN_CODES_INT_END][code & 15]
                                         : (float)codes_ints[kind][code & 15];
 }

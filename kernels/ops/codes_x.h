@@ -32,11 +32,13 @@ static inline struct codes_unit codes_unit(float most)
     return u;
 }
 
+#define CODES_X_MOST 16383.0f /* 2^14 - 1: sums of a chunk stay below 2^31 (codes_layout.h) */
+
 /* NaN: 0. */
 static inline int32_t codes_x(float x, float inverse)
 {
     const float n = rintf(x * inverse);
-    return isnan(n) ? 0 : (int32_t)n;
+    return isnan(n) ? 0 : (int32_t)fmaxf(fminf(n, CODES_X_MOST), -CODES_X_MOST);
 }
 
 #endif

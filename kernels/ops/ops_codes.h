@@ -12,25 +12,32 @@
  * multiplies from there. Any kind of codes.
  *
  * by_ints 1, of integers: only of kinds below KERN_CODES_INT_END, whose values are whole numbers. x
- * is rounded to integers of at most 2^14, so that sums of products of a group are sums of integers,
+ * is rounded to integers of 15 bits, so that sums of products of a group are sums of integers,
  * which are exact in any order. The engine chooses this for GGUF's K-quants and other blocks of
  * integers, which ggml multiplies by x rounded to 8 bits. Of each KERN_CODES_X = 256 inputs (the
  * last ones may be fewer)
  *     2^e <= max |x| < 2^(e + 1),  unit = 2^(e - 13)
- *     n[k] = x[k] / unit to the nearest integer, ties to even
+ *     n[k] = x[k] / unit to the nearest integer, ties to even, in magnitude at most 2^14 - 1
  *     part = 0; for groups ascending: part = fma(min, sum of n[k], part)   where there are mins
  *                                     part = fma(scale, sum of n[k] * value(q[k]), part)
  *     sum  = fma(unit, part, sum)
- * with sums of a group as int32, converted to f32. A single input that is not 0 gives x[k] * W[o,k]
- * of the f32 above when x[k] has at most 14 bits. Where max |x| is below 2^-100, all n are 0; where
- * an x is not finite, sum is NaN.
+ * with sums of a group as int32, converted to f32. Where scales are integers too, with a d for 256
+ * inputs, and values have at most 6 bits (codes_is_scaled: all K-quants), the sums of several
+ * groups are integers: with chunks of 64 inputs, of KERN_CODES_SIX 32,
+ *     part = 0; for chunks ascending: part = part + sum of n[k] * value(q[k]) * scale[g]
+ *     part = d * part, or fma(d, part, dmin * sum of n[k] * min[g])        where there are mins
+ *     sum  = fma(unit, part, sum)
+ * A single input that is not 0 gives x[k] * W[o,k] of the f32 above when x[k] has at most 14 bits,
+ * and d and dmin are numbers that f16 has. Where max |x| is below 2^-100, all n are 0; where an x
+ * is not finite, sum is NaN.
  *
  * Layout (codes_layout.h). Panels of KERN_PANEL = 64 outputs, each contiguous; in a panel groups
  * ascend. A group is
  *     codes    by_ints 0, bytes: int8 [group][64], the value itself
  *              by_ints 0, others: u8 [group/2][64], input 2j in the low half of byte j, 2j + 1 in
  *              the high one
- *              by_ints 1, bytes: u8 [group/4][64][4], value + 128; inputs 0, 2, 1, 3 of 4
+ *              by_ints 1, bytes: u8 [group/4][64][4], value + 128, of KERN_CODES_SIX + 32; inputs
+ *              0, 2, 1, 3 of 4
  *              by_ints 1, others: u8 [group/8][64][4]; of 8 inputs, from the low half of the first
  *              byte on: 0, 2, 4, 6, 1, 3, 5, 7, so that a mask and a shift give pairs of neighbours
  *              in the halves of 32 bits
@@ -49,6 +56,7 @@ enum kern_codes {
     KERN_CODES_SIGNED,  /* -8 … 7 */
     KERN_CODES_NL,      /* the 16 integers of IQ4_NL */
     KERN_CODES_E2M1,    /* twice an e2m1: 0, 1, 2, 3, 4, 6, 8, 12, and these below zero */
+    KERN_CODES_SIX,     /* bytes, -32 … 31 */
     KERN_CODES_INT_END, /* values before this are whole numbers */
     KERN_CODES_NF4 = KERN_CODES_INT_END, /* the 16 numbers of bitsandbytes' nf4 */
     KERN_CODES_FP4,                      /* and fp4 */

@@ -23,12 +23,14 @@ struct codes_scratch {
 #define CODES_GROUP_MIN 16u
 #define CODES_GROUP_MAX 128u
 #define CODES_GROUPS    (KERN_CODES_X / CODES_GROUP_MIN) /* of KERN_CODES_X inputs, at most */
-#define CODES_X_KEPT    512u /* of struct codes_inputs: 32 rows of 4096 inputs */
+#define CODES_X_KEPT    1536u /* of struct codes_inputs: 96 rows of 4096 inputs */
 
 struct codes_inputs { /* KERN_CODES_X inputs of a row, rounded (ops_codes.h) */
     int16_t n[KERN_CODES_X];
-    float sum[CODES_GROUPS];     /* of the n of each group */
-    int32_t start[CODES_GROUPS]; /* - zero * sum: codes are stored as value + zero */
+    float sum[CODES_GROUPS];         /* of the n of each group */
+    int32_t all[CODES_GROUPS];       /* the same */
+    int16_t digits[CODES_GROUPS][2]; /* the same: 256 * the second + the first */
+    int32_t start[CODES_GROUPS];     /* - zero * sum: codes are stored as value + zero */
     float unit;
     float unused[15]; /* keeps rows at different sets of a cache */
 };

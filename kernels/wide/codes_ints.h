@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codes_ints - linear_codes by integers (by_ints), on registers of int32 sums; formula, order and
- * layout: ops_codes.h. Its parts: codes_ints_form.h, _x.h, _sums.h, _group.h and _block.h.
+ * layout: ops_codes.h. Its parts: codes_ints_form.h, _x.h, _sums.h, _group.h and _block.h; with
+ * scales that are integers too, codes_scaled.h and codes_scaled_rows.h.
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
@@ -15,18 +16,26 @@
  *
  * The including file defines the names of ints.h, INTS_STRIP (as linear_int8.h) and pairs_dot(sum,
  * w, x): sum + 2 products of int16 in each int32; and for products of halves, 0 … 15, by int8:
- * bytes_dot(sum, w, x) of at most CODES_CHAIN inputs, and bytes_sum(sum): its int32.
+ * bytes_dot(sum, w, x) of at most CODES_CHAIN inputs, bytes_sum(sum): its int32, and
+ * bytes_planes_sum(low, high): that of both planes of x; bytes_two and bytes_two_sum: the same of
+ * codes of 6 bits.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_CODES_INTS_H
 #define QUIRE_KERNELS_WIDE_CODES_INTS_H
 #include "kernels/reading.h"
 #include "kernels/tiling/linear_tile_loop.h"
 #include "kernels/wide/codes_ints_block.h"
+#include "kernels/wide/codes_scaled_rows.h"
 #ifdef INTS
 
 INLINE enum codes_form codes_form_of(const struct packed_codes *c, uint32_t n_row)
 {
-    if (c->kind == KERN_CODES_BYTES)
+    if (codes_is_scaled(c)) {
+        if (n_row > SCALED_FEW)
+            return codes_is_bytes(c) ? CODES_OF_BYTES : CODES_OF_HALVES;
+        return codes_is_bytes(c) ? CODES_OF_BYTE_PLANES : CODES_OF_PLANES;
+    }
+    if (codes_is_bytes(c))
         return CODES_OF_BYTES;
     if (c->kind != KERN_CODES_HALVES && c->kind != KERN_CODES_SIGNED)
         return CODES_OF_TABLE;
@@ -52,13 +61,15 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
     struct codes_ints_scratch *s = x->scratch;
     uint8_t table[16];
     for (uint32_t i = 0; i < 16; i++)
-        table[i] = (uint8_t)(codes_ints[form->kind][i] + (int)CODES_BYTES_ZERO);
+        table[i] = (uint8_t)(codes_ints[form->kind][i] + CODES_BYTES_ZERO);
     for (size_t row = 0; row < a->n_row; row += block) {
         struct codes_block b = {
             .form = form,
             .s = s,
             .table = table,
             .ahead = kern_ahead(KERN_PRODUCT_INT4),
+            .group_bytes = codes_group_bytes(form),
+            .scales_at = codes_scales_at(form),
             .n_row = (uint32_t)(a->n_row - row < block ? a->n_row - row : block),
         };
         const enum codes_form how = codes_form_of(form, b.n_row);
@@ -75,10 +86,16 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
                 for (uint32_t r = 0; r < b.n_row && (!kept || panel == panels.begin); r++) {
                     codes_round(in + r, a, (row + r) * a->x_stride + k, b.n);
                     if (how == CODES_OF_PLANES)
-                        codes_split(in + r, b.n);
+                        codes_split(in + r, b.n, false);
+                    else if (how == CODES_OF_BYTE_PLANES)
+                        codes_split(in + r, b.n, true);
                 }
-                codes_block_rows(&b, how);
-                codes_join(&b);
+                if (codes_is_scaled(form)) {
+                    scaled_rows(&b);
+                } else {
+                    codes_block_rows(&b, how);
+                    codes_join(&b);
+                }
             }
             for (uint32_t r = 0; r < b.n_row; r++)
                 linear_epilogue(a, s->sum[r], row + r, (uint32_t)panel);

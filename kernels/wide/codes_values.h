@@ -42,7 +42,7 @@ INLINE bool codes_is_shifted(const struct packed_codes *c)
 }
 INLINE enum codes_way codes_way_of(const struct packed_codes *c)
 {
-    if (c->kind == KERN_CODES_BYTES)
+    if (codes_is_bytes(c))
         return CODES_BYTES;
     if (c->kind == KERN_CODES_HALVES || codes_is_shifted(c))
         return CODES_HALVES;

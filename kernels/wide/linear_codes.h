@@ -57,7 +57,7 @@ INLINE void codes_slice(struct codes_scratch *s, const struct packed *w, const u
     for (uint32_t i = 0; i < n; i += step) {
         const uint32_t g = (k + i) / c->group, in_group = (k + i) % c->group;
         const uint8_t *block = panel + codes_block_at(c, g), *at = block + codes_group_at(c, g);
-        const bool bytes = c->kind == KERN_CODES_BYTES;
+        const bool bytes = codes_is_bytes(c);
         const struct codes_part p = {
             .form = c,
             .codes = at + (size_t)(bytes ? in_group : in_group / 2) * KERN_PANEL,

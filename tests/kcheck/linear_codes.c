@@ -19,6 +19,7 @@ struct codes_case {
 static void make_output(struct kcheck *k, const struct packed *w, uint32_t o, float *values,
                         float *size)
 {
+    const bool extreme = kc_chance(k, 10); /* the largest products, all of one sign */
     enum { IN_MAX = 1024 };
     static uint8_t q[IN_MAX];
     static float scales[IN_MAX], mins[IN_MAX], supers[IN_MAX], super_mins[IN_MAX];
@@ -28,13 +29,26 @@ static void make_output(struct kcheck *k, const struct packed *w, uint32_t o, fl
     const bool by_256 = c->scales == KERN_SCALES_BY_256;
     kc_fill(k, supers, IN_MAX);
     kc_fill(k, super_mins, IN_MAX);
+    for (uint32_t i = 0; i < IN_MAX; i++) { /* d and dmin are of f16, so scales are exact */
+        supers[i] = f16_to_f32(f32_to_f16(supers[i]));
+        super_mins[i] = f16_to_f32(f32_to_f16(super_mins[i]));
+    }
     kc_fill(k, scales, n_group);
     kc_fill(k, mins, n_group);
     for (uint32_t i = 0; i < w->n_in; i++)
-        q[i] = (uint8_t)kc_range(k, 0, c->kind == KERN_CODES_BYTES ? 255 : 15);
+        q[i] = c->kind == KERN_CODES_SIX
+                   ? (uint8_t)((int)kc_range(k, 0, 63) - 32)
+                   : (uint8_t)kc_range(k, 0, c->kind == KERN_CODES_BYTES ? 255 : 15);
+    for (uint32_t i = 0; extreme && i < w->n_in; i++)
+        q[i] = c->kind == KERN_CODES_SIX      ? (uint8_t)-32
+               : c->kind == KERN_CODES_BYTES  ? 128
+               : c->kind == KERN_CODES_SIGNED ? 0
+                                              : 15;
     for (uint32_t g = 0; g < n_group; g++) {
         parts[g] = (int8_t)((int)kc_range(k, 0, 255) - 128);
         part_mins[g] = (int8_t)((int)kc_range(k, 0, 255) - 128);
+        if (extreme)
+            parts[g] = part_mins[g] = -128;
         if (c->scales == KERN_SCALES_F16) {
             scales[g] = f16_to_f32(f32_to_f16(scales[g]));
             mins[g] = f16_to_f32(f32_to_f16(mins[g]));
@@ -93,6 +107,9 @@ static void make_case(struct kcheck *k, struct codes_case *c)
         .size = kc_buf(k, (size_t)n_out * n_in * sizeof(float)),
     };
     kc_fill_dtype(k, x, x_dtype, n_row * x_stride);
+    if (by_ints && x_dtype == DT_F32 && kc_chance(k, 10)) /* rounded to the largest integer */
+        for (size_t i = 0; i < n_row * x_stride; i++)
+            ((float *)x)[i] = 0x1.fffffep0f;
     memset((void *)(uintptr_t)c->a.by.w.data, 0, bytes);
     for (uint32_t o = 0; o < n_out; o++)
         make_output(k, &c->a.by.w, o, c->w + (size_t)o * n_in, c->size + (size_t)o * n_in);
@@ -112,7 +129,7 @@ static double rounding_of(const struct linear_args *a, uint32_t i, uint32_t j)
     for (uint32_t k = j / KERN_CODES_X * KERN_CODES_X;
          k < a->w.n_in && k / KERN_CODES_X == j / KERN_CODES_X; k++)
         most = fmax(most, fabs((double)kc_get(a->x, a->x_dtype, i * a->x_stride + k)));
-    return most * 0x1p-14 /* half of a unit */;
+    return most * 0x1p-14 /* half of a unit, or a whole one near the largest integer */;
 }
 
 /* y against sums in f64 of the numbers that went in. */
@@ -231,8 +248,8 @@ void kbench_linear_codes(struct kc_bench *b)
         struct packed_codes codes;
     } forms[] = {
         {"q4_k", {KERN_CODES_HALVES, KERN_SCALES_BY_256, 1, 32, 1}},
-        {"q5_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 1, 32, 1}},
-        {"q6_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 0, 16, 1}},
+        {"q5_k", {KERN_CODES_SIX, KERN_SCALES_BY_256, 1, 32, 1}},
+        {"q6_k", {KERN_CODES_SIX, KERN_SCALES_BY_256, 0, 16, 1}},
         {"iq4_xs", {KERN_CODES_NL, KERN_SCALES_BY_256, 0, 32, 1}},
         {"q8_0", {KERN_CODES_BYTES, KERN_SCALES_F16, 0, 32, 1}},
         {"mxfp4", {KERN_CODES_E2M1, KERN_SCALES_F32, 0, 32, 0}},

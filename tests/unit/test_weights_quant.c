@@ -79,7 +79,7 @@ static void multiply_out(float *y, const struct packed *w)
     static _Alignas(64) int8_t q[96 * 128];
     static struct quant_row rows[96];
     static int16_t sums[96 * 4];
-    static _Alignas(64) unsigned char scratch[1 << 19];
+    static _Alignas(64) unsigned char scratch[1 << 21];
     struct kern_table kern;
     const struct kern_exec alone = {.nth = 1, .scratch = scratch, .scratch_bytes = sizeof scratch};
     const uint32_t n = w->n_in;
@@ -161,7 +161,7 @@ static void check_packed(const struct weight_source *s, const float *want)
 static bool check_codes(const struct weight_source *s, const float *want)
 {
     static float x[MATRIX], y[MATRIX], buffer[96];
-    static _Alignas(64) unsigned char data[PACKED_MAX], scratch[1 << 19];
+    static _Alignas(64) unsigned char data[PACKED_MAX], scratch[1 << 21];
     const struct kern_exec alone = {.nth = 1, .scratch = scratch, .scratch_bytes = sizeof scratch};
     struct kern_table kern;
     struct packed w = {.data = data, .n_out = s->rows, .n_in = s->cols, .dtype = DT_F32};
@@ -262,7 +262,7 @@ static float defined(const struct weight_source *s, uint32_t o, const int8_t *x)
  * bit. */
 static void check_product(const struct kern_table *kern, const struct weight_source *s)
 {
-    static _Alignas(64) unsigned char data[PACKED_MAX], scratch[1 << 19];
+    static _Alignas(64) unsigned char data[PACKED_MAX], scratch[1 << 21];
     static _Alignas(64) int8_t q[128], plain[128];
     float x[96], y[96];
     int16_t sums[4];

@@ -63,7 +63,8 @@ static uint32_t group_of(const struct packed *w)
 static const char *form_name(const struct packed *w)
 {
     if (w->codes.kind)
-        return w->codes.kind == KERN_CODES_BYTES ? "8-bit codes" : "4-bit codes";
+        return w->codes.kind == KERN_CODES_BYTES || w->codes.kind == KERN_CODES_SIX ? "8-bit codes"
+                                                                                    : "4-bit codes";
     if (w->group)
         return "int4";
     return w->dtype == DT_I8 ? "int8" : w->dtype == DT_F8_E4M3 ? "e4m3" : dtype_name(w->dtype);

@@ -24,7 +24,7 @@ static struct packed_codes form_of_blocks(const struct gguf_type *t)
     static const uint8_t kinds[] = {
         [GGUF_VALUES_BYTES] = KERN_CODES_BYTES,   [GGUF_VALUES_HALVES] = KERN_CODES_HALVES,
         [GGUF_VALUES_SIGNED] = KERN_CODES_SIGNED, [GGUF_VALUES_NL] = KERN_CODES_NL,
-        [GGUF_VALUES_E2M1] = KERN_CODES_E2M1,
+        [GGUF_VALUES_E2M1] = KERN_CODES_E2M1,     [GGUF_VALUES_SIX] = KERN_CODES_SIX,
     };
     static const uint8_t scales[] = {
         [GGUF_SCALES_F32] = KERN_SCALES_F32,
@@ -74,12 +74,19 @@ bool weight_codes_form(struct packed_codes *out, const struct weight_source *s)
     return out->kind && out->group && s->cols % out->group == 0;
 }
 
+/* Values of -32 … 31. */
+static bool is_six_bits(const struct packed_codes *c)
+{
+    return c->kind == KERN_CODES_HALVES || c->kind == KERN_CODES_SIGNED ||
+           c->kind == KERN_CODES_E2M1 || c->kind == KERN_CODES_SIX;
+}
+
 bool weight_codes_join(struct packed_codes *all, const struct packed_codes *one)
 {
     if (all->kind != one->kind) {
         if (all->kind >= KERN_CODES_INT_END || one->kind >= KERN_CODES_INT_END)
             return false;
-        all->kind = KERN_CODES_BYTES;
+        all->kind = is_six_bits(all) && is_six_bits(one) ? KERN_CODES_SIX : KERN_CODES_BYTES;
     }
     if (all->scales != one->scales)
         all->scales = KERN_SCALES_F32;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codes_ints - linear_codes by integers (by_ints), on registers of int32 sums; formula, order and
  * layout: ops_codes.h. Its parts: codes_ints_form.h, _x.h, _sums.h, _group.h and _block.h; with
- * scales that are integers too, codes_scaled.h and codes_scaled_rows.h.
+ * scales that are integers too, codes_scaled.h and its parts.
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory

@@ -4,7 +4,8 @@
  * Threads: the scratch is the thread's own. */
 #ifndef QUIRE_KERNELS_WIDE_CODES_SCALED_ROWS_H
 #define QUIRE_KERNELS_WIDE_CODES_SCALED_ROWS_H
-#include "kernels/wide/codes_scaled.h"
+#include "kernels/wide/codes_scaled_few.h"
+#include "kernels/wide/codes_scaled_tiles.h"
 #ifdef INTS
 
 #define FEW(rows)                                                               \

@@ -120,7 +120,8 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
     ({"config.json": "<!DOCTYPE html><title>404</title>"}, ["config.json is an HTML page"]),
     ({"config.json": ""}, ["config.json is empty"]),
     ({"config.json": "{\n  1}"}, ["config.json: not valid JSON at line 2"]),
-    ({"config.json": '{"model_type": "llama"}'}, ["architectures is missing", "LlamaForCausalLM, for model_type llama"]),
+    ({"config.json": '{"model_type": "llama"}'}, ["hidden_size", "is missing", "LlamaForCausalLM requires"]),
+    ({"config.json": '{"model_type": "zamba2"}'}, ["architectures is missing", "that of one of the model types"]),
     ({"config.json": '{"architectures": ["LlamaForCausalLM"], "vocab_size": 5}'},
      ["hidden_size is missing, expected a whole number from 1 to", "LlamaForCausalLM requires vocab_size, hidden_size"]),
 ])

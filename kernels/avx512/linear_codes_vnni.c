@@ -6,13 +6,13 @@
 INLINE ints pairs_dot(ints sum, ints w, ints x)
 {
     sum = _mm512_dpwssd_epi32(sum, w, x);
-    __asm__("" : "+v"(sum));
+    __asm__("" : "+v"(sum)); /* else gcc 12 copies sums, and spills */
     return sum;
 }
 INLINE ints bytes_dot(ints sum, ints w, ints x)
 {
     sum = _mm512_dpbusd_epi32(sum, w, x);
-    __asm__("" : "+v"(sum));
+    __asm__("" : "+v"(sum)); /* else gcc 12 copies sums, and spills */
     return sum;
 }
 INLINE ints bytes_sum(ints sum)

@@ -35,7 +35,8 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
 /* Append the prompt's text; content takes where in it the request's own text is, for
  * tokenizer_encode_prompt (nothing where the model's options take control tokens from there).
  * t->parts.places are its inserts. Of t only model, ask, messages, tools and parts are read. Once.
- * Errors: Q_INVALID, Q_UNSUPPORTED; they begin with the field. Q_NO_MEMORY: any allocation failed. */
+ * Errors: Q_INVALID, Q_UNSUPPORTED; they begin with the field. Q_NO_MEMORY: any allocation
+ * failed. */
 FALLIBLE turn_render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e);
 /* Do n_prompt tokens and those asked for (0: what fits, at least one) fit together? what: the field
  * that the prompt is from. Errors: Q_INVALID. */

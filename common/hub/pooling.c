@@ -186,19 +186,16 @@ static enum q_code read_prompts(struct reading *r)
 }
 
 /* The mean of the tokens behind a prompt, or the first one of them, is not what is computed. */
-static enum q_code check_prompts(const struct reading *r, const struct pooling_modules *m)
+static enum q_code check_prompt(const struct reading *r, const struct pooling_modules *m)
 {
-    const char *name;
-    json_t *v;
-    bool any = false;
-    json_object_foreach (r->p->prompts, name, v)
-        any = any || json_string_length(v) > 0;
-    if (m->with_prompt || r->p->kind == POOLING_LAST || !any)
+    struct pooling *p = r->p;
+    p->excludes_prompt = !m->with_prompt && p->kind != POOLING_LAST;
+    if (!p->excludes_prompt || !p->prompt || !*p->prompt)
         return Q_OK;
     return q_fail(r->e, Q_UNSUPPORTED,
-                  "%s/%s/config.json: include_prompt is false, and the model has prompts "
-                  "(config_sentence_transformers.json): pooling without their tokens is not "
-                  "supported, expected include_prompt true, or no prompts",
+                  "%s/%s/config.json: include_prompt is false, and the model has a default prompt "
+                  "(config_sentence_transformers.json): pooling without its tokens is not "
+                  "supported, expected include_prompt true, or no default_prompt_name",
                   r->dir, m->pooling);
 }
 
@@ -381,7 +378,7 @@ static enum q_code read_all(struct reading *r, const struct pooling_options *o)
     if (!rc)
         rc = read_pair_types(r);
     if (!rc && p->makes == ARCHS_EMBEDS && !(rc = read_prompts(r)) && has_modules)
-        rc = check_prompts(r, &m);
+        rc = check_prompt(r, &m);
     return rc || !o->pooler || !*o->pooler ? rc : read_option(r, o->pooler);
 }
 

@@ -50,10 +50,11 @@ struct pooling {
     bool is_matryoshka;              /* the first values of a vector are a vector */
     uint32_t dims[POOLING_DIMS_MAX]; /* [n_dim] how many of them may be asked for; 0: any number */
     uint32_t n_dim;
-    bool pair_types;    /* the tokenizer says which tokens are the second text's */
-    json_t *labels;     /* id2label; NULL: not said. Owned */
-    json_t *prompts;    /* texts that are put before texts, by name; NULL: none. Owned */
-    const char *prompt; /* the one of requests that name none; NULL: none. Of `prompts` */
+    bool pair_types;      /* the tokenizer says which tokens are the second text's */
+    json_t *labels;       /* id2label; NULL: not said. Owned */
+    json_t *prompts;      /* texts that are put before texts, by name; NULL: none. Owned */
+    const char *prompt;   /* the one of requests that name none; NULL: none. Of `prompts` */
+    bool excludes_prompt; /* a prompt's tokens are not pooled, so that none can be used */
 };
 /* clang-format off */
 #define POOLING_INIT {.labels = NULL}

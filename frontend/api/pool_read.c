@@ -103,6 +103,14 @@ static enum q_code read_prompt(struct pool_job *j, struct q_err *e)
     json_t *v;
     enum q_code rc = Q_OK;
     j->prompt = text ? text : "";
+    if (p->excludes_prompt && *j->prompt)
+        return fail_at(j,
+                       q_fail(e, Q_UNSUPPORTED,
+                              "prompt_name: the model's vectors leave out the tokens of \"%.60s\" "
+                              "(include_prompt is false in its pooling's config.json), which is "
+                              "not supported",
+                              name ? name : ""),
+                       POOL_prompt_name);
     if (!name || text)
         return Q_OK;
     json_object_foreach (p->prompts, known, v)

@@ -210,6 +210,22 @@ def test_prompts(tmp_path, bert):
     assert server.stop() == 0
 
 
+def test_a_prompt_that_is_not_pooled(tmp_path, bert):
+    """include_prompt false: texts without a prompt have their vectors, a prompt is refused."""
+    for path in (POOLING / "bert").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    pooling = json.loads((tmp_path / "1_Pooling/config.json").read_text())
+    (tmp_path / "1_Pooling").unlink()
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({**pooling, "include_prompt": False}))
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: ", "plain": ""}}))
+    server = Server(tmp_path, "--dtype", "float32")
+    assert vector(server, TEXT[0]) == vector(server, TEXT[0], prompt_name="plain") == vector(bert, TEXT[0])
+    status, answer = server.post("/v1/embeddings", {"input": TEXT[0], "prompt_name": "query"})
+    assert status == 400 and answer["error"]["param"] == "prompt_name" and "include_prompt" in answer["error"]["message"], answer
+    assert server.stop() == 0
+
+
 def test_score_and_rerank(rerank, bert):
     documents = [TEXT[1], "x = 1", TEXT[0]]
     status, scores = rerank.post("/score", {"text_1": TEXT[0], "text_2": documents})

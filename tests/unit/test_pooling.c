@@ -261,7 +261,8 @@ static void refused_folders(void **state)
     struct file prompts[] = {
         {"modules.json", MODULES("")},
         {"1_Pooling/config.json", without},
-        {"config_sentence_transformers.json", "{\"prompts\": {\"a\": \"\", \"b\": \"say: \"}}"},
+        {"config_sentence_transformers.json",
+         "{\"prompts\": {\"a\": \"\", \"b\": \"say: \"}, \"default_prompt_name\": \"b\"}"},
         {NULL, NULL},
     };
     refuses("LlamaModel", "", prompts, NULL, "include_prompt is false");
@@ -269,13 +270,13 @@ static void refused_folders(void **state)
     refuses("LlamaModel", "", prompts, NULL, "include_prompt is false");
     prompts[1].text = "{\"pooling_mode\": \"lasttoken\", \"include_prompt\": false}";
     assert_int_equal(read_folder("LlamaModel", "", prompts, NULL), Q_OK);
-    const struct file no_prompts[] = {
+    const struct file no_default[] = {
         {"modules.json", MODULES("")},
         {"1_Pooling/config.json", without},
-        {"config_sentence_transformers.json", "{\"prompts\": {\"a\": \"\"}}"},
+        {"config_sentence_transformers.json", "{\"prompts\": {\"b\": \"say: \"}}"},
         {NULL, NULL},
     };
-    assert_int_equal(read_folder("LlamaModel", "", no_prompts, NULL), Q_OK);
+    assert_int_equal(read_folder("LlamaModel", "", no_default, NULL), Q_OK);
     refuses("LlamaModel", ", \"matryoshka_dimensions\": [0]", NULL, NULL, "matryoshka_dimensions");
     refuses("BertModel", ", \"position_embedding_type\": \"relative_key\"", NULL, NULL,
             "relative_key");

@@ -116,7 +116,8 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     c->pid = 0;
     c->heard_ms = 0;
     if (s->stopping) {
-        if (code != 0 && code != 128 + SIGTERM && code != 128 + SIGKILL) /* not by us */
+        if (code && code != 128 + SIGTERM && code != 128 + SIGKILL &&
+            code != 128 + APP_ENGINE_FAILED) /* not by us, before it handles them */
             log_warning("%s %s", c->name, how);
         return;
     }

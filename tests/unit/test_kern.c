@@ -81,7 +81,7 @@ static void test_sizes(void **state)
     assert_int_equal(kern_kv_block_bytes(DT_I8, 2, 7), 2 * (16 * 7 + 16 * 4)); /* and scales */
     size_t small = kern_scratch_bytes(1, 1, 64), large = kern_scratch_bytes(131072, 1, 64);
     assert_true(small > 0 && small % 64 == 0);
-    assert_in_range(large, small, (size_t)1 << 20); /* it does not grow with the context */
+    assert_in_range(large, small, (size_t)3 << 19); /* it does not grow with the context */
     assert_int_equal(kern_attention_parts(131072, 32, 128, 1), 0);
     assert_int_equal(kern_attention_parts(512, 32, 128, 64), 0);
     assert_int_equal(kern_attention_parts(513, 4, 60, 2), 4 * 2 * 4 * (64 + 16));

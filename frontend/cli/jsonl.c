@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "common/json_read.h"
 #include "common/log.h"
+#include "common/mem.h"
 #include "common/utf8.h"
 
 static void print(json_t *out)
@@ -21,11 +22,14 @@ static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, ui
 {
     struct q_err e = Q_ERR_INIT;
     json_error_t at;
+    const uint64_t n_failure = mem_failure_count();
     const size_t mark = utf8_mark(buf_str(line), line->len);
     json_t *out = NULL,
            *in = json_read_bytes(buf_str(line) + mark, line->len - mark, JSON_ALLOW_NUL, &at);
     enum q_code rc;
-    if (line->failed)
+    if (line->failed == Q_NO_MEMORY)
+        rc = q_fail(&e, Q_NO_MEMORY, "out of memory for a line");
+    else if (line->failed)
         rc = q_fail(&e, Q_TOO_LARGE, "line %llu exceeds %u bytes", (unsigned long long)i_line,
                     JSONL_LINE_MAX);
     else if (!in)
@@ -35,6 +39,7 @@ static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, ui
         rc = q_fail(&e, Q_INVALID, "line %llu: expected a JSON object", (unsigned long long)i_line);
     else
         rc = answer(ctx, in, &out, &e);
+    rc = mem_check(n_failure, rc, "a line", &e);
     if (!out)
         out = json_object();
     if (rc != Q_OK)
@@ -56,10 +61,15 @@ static bool next_line(struct buf *line)
 int jsonl_run(jsonl_answer *answer, void *ctx)
 {
     struct buf line = BUF_INIT_MAX(JSONL_LINE_MAX);
+    const uint64_t n_failure = mem_failure_count();
     for (uint64_t i_line = 1; next_line(&line); i_line++)
         if (line.failed || strspn(buf_str(&line), " \t\r") < line.len)
             one_line(answer, ctx, &line, i_line);
     buf_release(&line);
+    if (mem_failure_count() != n_failure) {
+        log_error("out of memory: an answer is missing, or not whole");
+        return 1;
+    }
     if (!ferror(stdin) && !ferror(stdout))
         return 0;
     log_error("standard %s: %s", ferror(stdin) ? "input" : "output", strerror(errno));

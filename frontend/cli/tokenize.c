@@ -12,6 +12,7 @@
 #include <string.h>
 #include "common/hub/hub.h"
 #include "common/json_read.h"
+#include "common/mem.h"
 #include "common/options.h"
 #include "common/tokenizer/stream.h"
 #include "common/tokenizer/tokenizer.h"
@@ -192,11 +193,13 @@ static void answer(const struct tokenizer *t, const struct buf *text, struct buf
 {
     struct q_err e = Q_ERR_INIT;
     struct line l = {0};
+    const uint64_t n_failure = mem_failure_count();
     enum q_code rc = read_line(&l, text, &e);
     if (!rc)
         rc = l.text ? encode(t, &l, out, &e) : decode(t, &l, out, &e);
     if (!rc)
         rc = buf_check(out, "the answer", &e);
+    rc = mem_check(n_failure, rc, "the line", &e);
     if (rc) {
         buf_reset(out);
         buf_add_str(out, "{\"error\":");
@@ -221,11 +224,14 @@ static int answer_all(const struct tokenizer *t)
 {
     struct buf line = BUF_INIT_MAX(LINE_MAX_BYTES);
     struct buf out = BUF_INIT;
+    const uint64_t n_failure = mem_failure_count();
     while (next_line(stdin, &line)) {
         if (line.len == 0 && !line.failed)
             continue;
         buf_reset(&out);
-        if (line.failed)
+        if (line.failed == Q_NO_MEMORY)
+            buf_add_str(&out, "{\"error\":\"out of memory for the line\"}");
+        else if (line.failed)
             buf_printf(&out, "{\"error\":\"the line exceeds %zu bytes\"}", LINE_MAX_BYTES);
         else
             answer(t, &line, &out);
@@ -236,6 +242,10 @@ static int answer_all(const struct tokenizer *t)
     }
     buf_release(&line);
     buf_release(&out);
+    if (mem_failure_count() != n_failure) {
+        fprintf(stderr, "quire tokenize: out of memory: an answer is missing, or not whole\n");
+        return 1;
+    }
     return ferror(stdin) ? 1 : 0;
 }
 

@@ -47,6 +47,16 @@ enum q_code parse_count(int64_t *out, const char *text, int64_t min, int64_t max
     return Q_OK;
 }
 
+bool parse_exceeds_i64(const char *text, size_t n)
+{
+    static const char most[] = "9223372036854775807";
+    const size_t n_most = sizeof most - 1;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] < '0' || text[i] > '9')
+            return false;
+    return n > n_most || (n == n_most && memcmp(text, most, n) > 0);
+}
+
 enum q_code parse_f64(double *out, const char *text, double min, double max, const char *what,
                       struct q_err *e)
 {

@@ -2,6 +2,8 @@
 /* parse - numbers and sizes from text; the whole string must match. Threads: pure. */
 #ifndef QUIRE_COMMON_PARSE_H
 #define QUIRE_COMMON_PARSE_H
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
 
@@ -9,6 +11,8 @@
  * the range. */
 FALLIBLE parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
                    struct q_err *e);
+/* Whether the text is of digits alone, and more than an int64_t holds; jansson refuses such. */
+bool parse_exceeds_i64(const char *text, size_t n);
 /* Finite decimal number within [min, max]; always the C locale's '.'. Errors: Q_INVALID. */
 FALLIBLE parse_f64(double *out, const char *text, double min, double max, const char *what,
                    struct q_err *e);

@@ -6,6 +6,7 @@
 #include "common/cpus.h"
 #include "common/json_read.h"
 #include "common/mem.h"
+#include "common/parse.h"
 
 #define PIECES_A_TURN 8 /* about 100 us */
 
@@ -52,14 +53,6 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Whether the digits are more than a 64-bit integer holds; short ones are jansson's to judge. */
-static bool is_long(const char *digits, size_t n)
-{
-    static const char max[] = "9223372036854775807";
-    size_t n_max = sizeof max - 1;
-    return n > n_max || (n == n_max && memcmp(digits, max, n_max) > 0);
-}
-
 /* The text with ".0" behind every integer of more than 64 bits, so that jansson takes it for a
  * number; what field it belongs to then says whether it may be so large. */
 static void write_as_reals(struct buf *b, const char *text, size_t n)
@@ -79,7 +72,7 @@ static void write_as_reals(struct buf *b, const char *text, size_t n)
                 end++;
             whole = whole && (end == n || (text[end] != '.' && (text[end] | 0x20) != 'e'));
             buf_add(b, text + i, end - i);
-            if (whole && is_long(text + i, end - i))
+            if (whole && parse_exceeds_i64(text + i, end - i))
                 buf_add_str(b, ".0");
             i = end;
             continue;

@@ -5,17 +5,7 @@
 #include "common/download.h"
 #include "common/file.h"
 #include "common/json_read.h"
-
-/* Is it a whole number that 64 bits do not hold? */
-static bool is_long(const char *number, size_t n)
-{
-    static const char most[] = "9223372036854775807";
-    const size_t n_most = sizeof most - 1;
-    for (size_t i = 0; i < n; i++)
-        if (!isdigit((unsigned char)number[i]))
-            return false;
-    return n > n_most || (n == n_most && memcmp(number, most, n) > 0);
-}
+#include "common/parse.h"
 
 static size_t number_length(const char *data, size_t n)
 {
@@ -44,7 +34,7 @@ static bool without_such_numbers(struct buf *out, const char *data, size_t n)
         }
         if (!in_string && isdigit((unsigned char)data[i])) {
             const size_t n_number = number_length(data + i, n - i);
-            const bool far = is_long(data + i, n_number);
+            const bool far = parse_exceeds_i64(data + i, n_number);
             buf_add(out, data + i, n_number);
             buf_add_str(out, far ? "e0" : "");
             i += n_number - 1;

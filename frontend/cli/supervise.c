@@ -116,8 +116,9 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     c->pid = 0;
     c->heard_ms = 0;
     if (s->stopping) {
+        /* expected: 0, or a signal of this process that the child did not handle yet */
         if (code && code != 128 + SIGTERM && code != 128 + SIGKILL &&
-            code != 128 + APP_ENGINE_FAILED) /* not by us, before it handles them */
+            code != 128 + APP_ENGINE_FAILED)
             log_warning("%s %s", c->name, how);
         return;
     }

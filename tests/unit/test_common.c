@@ -277,6 +277,11 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     int64_t i;
     double d;
     uint64_t u;
+    assert_false(parse_exceeds_i64("9223372036854775807", 19));
+    assert_true(parse_exceeds_i64("9223372036854775808", 19));
+    assert_true(parse_exceeds_i64("10000000000000000000000000000000", 32));
+    assert_false(parse_exceeds_i64("9223372036854775808.5", 21));
+    assert_false(parse_exceeds_i64("", 0));
     assert_ok(parse_i64(&i, "-12", -20, 20, "x", &e), &e);
     assert_int_equal(i, -12);
     static const char *const bad_i[] = {"", " 1", "1 ", "0x10", "21", "9999999999999999999", "1e3"};

@@ -34,6 +34,14 @@ class Copied(Http):
             time.sleep(0.01)
         return found[0]
 
+    def worker(self, engine):
+        """The process id of the engine's worker; an engine that has just started has none yet."""
+        deadline = time.monotonic() + 30
+        while not (found := self.process.children("quire-worker", engine)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found[0]
+
     def replace(self, name, text=None):
         """text: the script that takes the program's place; None: the program itself."""
         if text is None:
@@ -100,7 +108,7 @@ def test_a_program_that_is_missing_for_a_while(copied):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             stream = pool.submit(tokens, server, 3)
             engine = server.engine()
-            victim = engine if name == "quire-engine" else server.process.children(name, engine)[0]
+            victim = engine if name == "quire-engine" else server.worker(engine)
             os.rename(server.folder / name, server.folder / (name + ".old"))
             mark = len(server.process.lines)
             os.kill(victim, signal.SIGKILL)
@@ -203,7 +211,7 @@ def test_weights_that_change_on_disk(copied, tmp_path):
     prints = {server.complete(**body)["system_fingerprint"]}
     for name in ("quire-engine", "quire-worker"):
         engine = server.engine()
-        victim = engine if name == "quire-engine" else server.process.children(name, engine)[0]
+        victim = engine if name == "quire-engine" else server.worker(engine)
         with concurrent.futures.ThreadPoolExecutor(24) as pool:
             streams = [pool.submit(tokens, server, seed, 250) for seed in range(24)]
             while server.metric("vllm:num_requests_running") < 1:

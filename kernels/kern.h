@@ -13,6 +13,7 @@
 #include "kernels/ops/ops_device.h"
 #include "kernels/ops/ops_distill.h"
 #include "kernels/ops/ops_elementwise.h"
+#include "kernels/ops/ops_streams.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 #include "kernels/ops/ops_lora.h"

@@ -15,6 +15,7 @@
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
 #include "kernels/ops/ops_state.h"
+#include "kernels/ops/ops_streams.h"
 #include "kernels/ops/ops_train.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */

@@ -124,6 +124,8 @@ static const struct {
     {"gemma",       "head_dim",                0, 256},
     {"gemma2",      "head_dim",                0, 256},
     {"gemma3_text", "head_dim",                0, 256},
+    {"gemma3n_text", "head_dim",               0, 256},
+    {"gemma3n_text", "num_key_value_heads",    0, 2},
     {"gemma4_text", "head_dim",                0, 256},
     {"gemma4_text", "num_key_value_heads",     0, 4},
     {"glm",         "head_dim",                0, 128},
@@ -295,12 +297,37 @@ static int64_t size_when_absent(const struct model_config *c, const char *key,
     return 0;
 }
 
+/* Gemma 3n: a width of each layer, which have to be the same; how many there are is checked by
+ * config_streams.c. */
+static enum q_code read_widths(int64_t *out, const struct field *f, const struct hub_json_at *at,
+                               const json_t *list, struct q_err *e)
+{
+    const json_t *first = json_array_get(list, 0);
+    const json_int_t n = json_integer_value(first);
+    if (!json_is_integer(first) || n < f->min || n > f->max)
+        return q_fail(e, Q_CORRUPT, "%s: %s[0] is not a whole number from %u to %u", at->path,
+                      f->key, f->min, f->max);
+    for (size_t i = 1; i < json_array_size(list); i++)
+        if (!json_equal(json_array_get(list, i), first))
+            return q_fail(e, Q_UNSUPPORTED,
+                          "%s: %s[%zu] is not %s[0] = %lld: layers with MLPs of different widths "
+                          "are not supported",
+                          at->path, f->key, i, f->key, (long long)n);
+    *out = n;
+    return Q_OK;
+}
+
 static enum q_code load_size(struct model_config *c, const struct field *f,
                              const struct hub_json_at *at, struct q_err *e)
 {
     int64_t value = size_when_absent(c, f->key, at);
+    const char *key = key_of(c, at, f->key);
+    const json_t *list = hub_json_find(at, key);
+    const bool is_list = strcmp(c->model_type, "gemma3n_text") == 0 &&
+                         strcmp(key, "intermediate_size") == 0 && json_is_array(list);
+    const struct hub_json_range range = {f->min, f->max};
     const enum q_code rc =
-        hub_json_int(&value, at, key_of(c, at, f->key), (struct hub_json_range){f->min, f->max}, e);
+        is_list ? read_widths(&value, f, at, list, e) : hub_json_int(&value, at, key, range, e);
     if (rc)
         return rc;
     if (value == 0 && f->required)
@@ -423,8 +450,8 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
         (rc = config_latent_load(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
         (rc = load_dtype(c, at, e)) || (rc = config_mixers_load(c, at, e)) ||
         (rc = config_layers_load(c, at, e)) || (rc = config_kinds_load(c, at, e)) ||
-        (rc = load_ids(c, at, e)) || (rc = config_moe_load(c, at, e)) ||
-        (rc = config_quant_load(&c->quant, at, e)))
+        (rc = config_streams_load(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);
 }

@@ -13,6 +13,7 @@
 #include "common/hub/config_kinds.h"
 #include "common/hub/config_mixer.h"
 #include "common/hub/config_quant.h"
+#include "common/hub/config_streams.h"
 
 #define CONFIG_EOS_MAX     16u
 #define CONFIG_NAME_MAX    64u
@@ -123,6 +124,7 @@ struct model_config {
     struct latent_config latent;
     struct mixer_config mixer;
     struct layers_config layers;
+    struct streams_config streams;
     struct quant_config quant;
     struct forward_config forward;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */

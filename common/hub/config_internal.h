@@ -8,6 +8,7 @@
  * config_forward.c: what some families compute besides, in their spelling (config_forward.def).
  * config_layers.c: which layers have a window, and which rope.
  * config_kinds.c: layers with other heads, K and V that layers share, inputs of each layer.
+ * config_streams.c: several residual streams, low-rank branches, sparse gates.
  * config_mixers.c: which layers have something else in place of attention or beside it, its sizes
  *     and multipliers; which have no MLP.
  * config_rope.c: the rotary embedding, in both spellings:
@@ -41,6 +42,9 @@ FALLIBLE config_mixers_load(struct model_config *c, const struct hub_json_at *at
 /* Fills c->layers of the model types that have such; behind config_layers_load. Errors: Q_CORRUPT,
  * Q_UNSUPPORTED. */
 FALLIBLE config_kinds_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
+/* Fills c->streams of the model types that have several. The sizes are set. Errors: Q_CORRUPT,
+ * Q_UNSUPPORTED. */
+FALLIBLE config_streams_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 FALLIBLE config_forward_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 
 #endif

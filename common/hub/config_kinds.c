@@ -12,10 +12,19 @@
 /* transformers' defaults for absent keys */
 static const struct family {
     const char *model_type;
-    uint32_t wide_head_dim; /* global_head_dim; 0: layers have no two kinds */
+    uint32_t wide_head_dim; /* global_head_dim; 0: all layers have the same heads */
     uint32_t input, input_vocab;
+    uint32_t n_reader;
+    bool short_table; /* ids that the table of inputs has no row for take its first one */
 } families[] = {
-    {"gemma4_text", 512, 256, 1u << 18},
+    {
+        .model_type = "gemma3n_text",
+        .input = 256,
+        .input_vocab = 1u << 18,
+        .n_reader = 15,
+        .short_table = true,
+    },
+    {.model_type = "gemma4_text", .wide_head_dim = 512, .input = 256, .input_vocab = 1u << 18},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -128,6 +137,10 @@ static enum q_code load_heads(struct model_config *c, const struct family *f,
     struct layers_config *l = &c->layers;
     const bool by_layer = json_is_object(hub_json_find(at, "per_layer_config"));
     struct heads wide = {f->wide_head_dim, c->n_kv_head};
+    l->wide_head_dim = c->head_dim;
+    l->wide_n_kv_head = c->n_kv_head;
+    if (!f->wide_head_dim)
+        return Q_OK;
     enum q_code rc = hub_json_bool(&l->wide_v_is_k, at, "attention_k_eq_v", e);
     if (rc || (rc = by_layer ? read_layers(&wide, c, at, e) : read_keys(&wide, l, at, e)))
         return rc;
@@ -143,17 +156,20 @@ static enum q_code load_heads(struct model_config *c, const struct family *f,
 
 /* ---- the whole ---- */
 
-/* transformers gives the last layer full attention whatever layer_types says. */
-static enum q_code load_kinds(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+/* Of Gemma 4 transformers gives the last layer full attention whatever layer_types says. */
+static enum q_code load_kinds(struct model_config *c, const struct family *f,
+                              const struct hub_json_at *at, struct q_err *e)
 {
     const json_t *types = hub_json_find(at, "layer_types");
+    const uint32_t n_named = c->n_layer - (f->wide_head_dim ? 1 : 0);
     bool any_window = false;
-    c->window[c->n_layer - 1] = 0;
+    if (n_named < c->n_layer)
+        c->window[n_named] = 0;
     for (uint32_t i = 0; i < c->n_layer; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         any_window = any_window || c->window[i];
         c->layers.wide[i] = !c->window[i];
-        if (type && !c->window[i] && i + 1 < c->n_layer && strcmp(type, "full_attention") != 0)
+        if (type && !c->window[i] && i < n_named && strcmp(type, "full_attention") != 0)
             return q_fail(e, Q_CORRUPT,
                           "%s: layer_types[%u] is sliding_attention and sliding_window is absent "
                           "or 0, expected a number of tokens",
@@ -164,15 +180,19 @@ static enum q_code load_kinds(struct model_config *c, const struct hub_json_at *
     return q_fail(e, Q_CORRUPT, "%s: sliding_window is 0, expected a number of tokens", at->path);
 }
 
-static enum q_code load_readers(struct model_config *c, const struct hub_json_at *at,
-                                struct q_err *e)
+/* Of Gemma 3n transformers ignores a number that leaves no layer. */
+static enum q_code load_readers(struct model_config *c, const struct family *f,
+                                const struct hub_json_at *at, struct q_err *e)
 {
-    int64_t n = 0;
+    int64_t n = f->n_reader;
     enum q_code rc;
     if ((rc = hub_json_int(&n, at, "num_kv_shared_layers", (struct hub_json_range){0, UINT32_MAX},
                            e)) ||
-        (rc = hub_json_bool(&c->layers.reader_mlp, at, "use_double_wide_mlp", e)))
+        (f->wide_head_dim &&
+         (rc = hub_json_bool(&c->layers.reader_mlp, at, "use_double_wide_mlp", e))))
         return rc;
+    if (n >= c->n_layer && f->n_reader)
+        n = 0;
     if (n >= c->n_layer)
         return q_fail(e, Q_CORRUPT,
                       "%s: num_kv_shared_layers is %lld, expected less than the %u layers",
@@ -222,11 +242,11 @@ enum q_code config_kinds_load(struct model_config *c, const struct hub_json_at *
     enum q_code rc;
     if (!f)
         return Q_OK;
-    if ((rc = check_direction(c, at, e)) || (rc = load_kinds(c, at, e)) ||
-        (rc = load_heads(c, f, at, e)) || (rc = load_readers(c, at, e)))
+    if ((rc = check_direction(c, at, e)) || (rc = load_kinds(c, f, at, e)) ||
+        (rc = load_heads(c, f, at, e)) || (rc = load_readers(c, f, at, e)))
         return rc;
     if ((rc = load_inputs(&c->layers, f, at, e)) || c->layers.input_vocab >= c->vocab_size ||
-        c->layers.input == 0)
+        c->layers.input == 0 || f->short_table)
         return rc;
     return q_fail(e, Q_CORRUPT,
                   "%s: vocab_size_per_layer_input is %u, expected at least vocab_size %u", at->path,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config_kinds - models whose layers are of two kinds: the wide ones, whose attention has other
  * heads than config.json says first, and the others; layers that read the K and V of another one;
- * layers with an input of the token beside the residual stream (config.h). Gemma 4.
+ * layers with an input of the token beside the residual stream (config.h). Gemma 3n, Gemma 4.
  * Threads: a loaded config is read-only. */
 #ifndef QUIRE_COMMON_HUB_CONFIG_KINDS_H
 #define QUIRE_COMMON_HUB_CONFIG_KINDS_H

@@ -41,6 +41,7 @@ static const struct family {
     {.model_type = "exaone_moe", .window = 4096, .pattern = 4, .rope_in_windows = true},
     {.model_type = "gemma2", .window = 4096, .pattern = 2},
     {.model_type = "gemma3_text", .window = 4096, .pattern = 6},
+    {.model_type = "gemma3n_text", .window = 512, .pattern = 5},
     {.model_type = "gemma4_text", .window = 512, .pattern = 6},
     {.model_type = "gpt_neo", .window = 256, .window_key = "window_size", .kinds = true},
     {.model_type = "gpt_oss", .window = 128, .pattern = 2},

@@ -150,6 +150,7 @@ static const struct {
     double theta, local_theta;                /* when absent */
 } local_ropes[] = {
     {"gemma3_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
+    {"gemma3n_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"gemma4_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"mellum", "rope_theta", "rope_theta", 5e5, 1e4},
     {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},

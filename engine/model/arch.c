@@ -166,6 +166,12 @@ uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t l
         return c->n_layer * c->layers.input;
     case D_2_Q:
         return 2 * c->n_head * head;
+    case D_STREAMS:
+        return c->streams.n;
+    case D_STREAMS_2:
+        return c->streams.n * c->streams.n;
+    case D_LOW_RANK:
+        return c->streams.rank;
     default:
         return moe_dim_size(c, dim);
     }
@@ -216,6 +222,9 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_INPUT_VOCAB] = "vocab_size_per_layer_input",
         [D_LAYER_INPUT] = "hidden_size_per_layer_input",
         [D_LAYER_INPUTS] = "num_hidden_layers * hidden_size_per_layer_input",
+        [D_STREAMS] = "altup_num_inputs",
+        [D_STREAMS_2] = "altup_num_inputs * altup_num_inputs",
+        [D_LOW_RANK] = "laurel_rank",
     };
     return texts[dim];
 }
@@ -320,6 +329,12 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->latent.q_rank == 0;
     case WHEN_LAYER_INPUT:
         return c->layers.input > 0;
+    case WHEN_STREAMS_2:
+    case WHEN_STREAMS_3:
+    case WHEN_STREAMS_4:
+        return c->streams.n >= 2u + (uint32_t)(when - WHEN_STREAMS_2);
+    case WHEN_SCALED:
+        return c->streams.scaled;
     default:
         return wants_experts(c, when, layer) || wants_kv(c, when, layer);
     }

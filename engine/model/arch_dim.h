@@ -48,6 +48,9 @@ enum arch_dim {
     D_INPUT_VOCAB,
     D_LAYER_INPUT,  /* columns of a layer's input of the token */
     D_LAYER_INPUTS, /* those of all layers */
+    D_STREAMS,      /* residual streams */
+    D_STREAMS_2,    /* their square */
+    D_LOW_RANK,     /* columns between the products of the low-rank branch */
     D_TRANSPOSED,   /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
     D_COUNT
 };

@@ -137,11 +137,11 @@ struct arch_layer {
                            logits count */
 };
 
-/* Are gate and up of MLPs apart up to their activation, because a limit or a multiplier is between
- * them and the product? */
+/* Are gate and up of MLPs apart up to their activation, because a limit, a multiplier or sparsity
+ * is between them and the product? */
 static inline bool arch_gate_is_apart(const struct arch_layer *l, const struct model_config *c)
 {
-    return l->limited_glu || c->forward.mlp_gate != 0;
+    return l->limited_glu || c->forward.mlp_gate != 0 || model_config_is_sparse(c);
 }
 
 static inline bool arch_rotates(const struct arch_layer *l)

@@ -44,6 +44,10 @@ enum arch_when {
     WHEN_OWN_V_BIAS,
     WHEN_V_IS_K_BIAS,
     WHEN_LAYER_INPUT, /* where layers have inputs of the token */
+    WHEN_STREAMS_2,   /* with at least two residual streams, */
+    WHEN_STREAMS_3,   /* with three, */
+    WHEN_STREAMS_4,   /* with four */
+    WHEN_SCALED,      /* where the first of several streams is scaled by columns */
     WHEN_BEHIND,      /* in all layers but the first */
     WHEN_POST_NORMS,  /* norms behind the branches */
     WHEN_NEVER        /* may be there, is not read */

@@ -32,7 +32,8 @@ template <class F> static __device__ __forceinline__ void columns(uint32_t n_col
 static __global__ void __launch_bounds__(THREADS) embed_kernel(const struct embed_args a, bool four)
 {
     await_inputs();
-    const uint32_t given = a.ids[blockIdx.x], id = a.mod ? given / a.div % a.mod : given;
+    const uint32_t given = a.ids[blockIdx.x], r = a.mod ? given / a.div % a.mod : given;
+    const uint32_t id = a.limit && r >= a.limit ? 0 : r;
     const size_t from = (size_t)id * a.n_col, to = (size_t)blockIdx.x * a.n_col;
     if (given == KERN_NO_ROW)
         return;

@@ -100,7 +100,7 @@ struct embed_args {
     uint32_t n_row, n_col;
     float scale;
     int accumulate;
-    uint32_t div, mod; /* div is not read when mod is 0 */
+    uint32_t div, mod, limit; /* limit: r of this or more is 0; mod, limit 0: none */
 };
 
 /* y[i,c] = x[i,c] / sqrt(mean_c(x[i,:]^2) + eps) * w[c].   Source: arXiv:1910.07467.

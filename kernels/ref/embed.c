@@ -7,7 +7,8 @@ void embed_ref(const struct embed_args *a, const struct kern_exec *x)
 {
     struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
-        const uint32_t id = a->mod ? a->ids[i] / a->div % a->mod : a->ids[i];
+        const uint32_t r = a->mod ? a->ids[i] / a->div % a->mod : a->ids[i];
+        const uint32_t id = a->limit && r >= a->limit ? 0 : r;
         if (a->ids[i] == KERN_NO_ROW)
             continue;
         for (uint32_t c = 0; c < a->n_col; c++) {

@@ -28,7 +28,8 @@ INLINE void wide_embed(const struct embed_args *a, const struct kern_exec *x)
     const struct vec scale = vec_set(a->scale);
     for (size_t i = chunks.begin; i < chunks.end; i++) {
         struct chunk k = chunk_at(i, a->n_col);
-        const uint32_t given = a->ids[k.row], id = a->mod ? given / a->div % a->mod : given;
+        const uint32_t given = a->ids[k.row], r = a->mod ? given / a->div % a->mod : given;
+        const uint32_t id = a->limit && r >= a->limit ? 0 : r;
         const char *row = (const char *)a->table + (size_t)id * a->n_col * element;
         if (given == KERN_NO_ROW)
             continue;

@@ -105,9 +105,10 @@ def reset_rope(model):
 
 
 def run(model, ids, **more):
+    """Layers of Gemma 3n that have the K and V of others find them in the cache alone."""
     reset_rope(model)
     with torch.no_grad():
-        return model(input_ids=torch.tensor([ids]), use_cache=False, **more)
+        return model(input_ids=torch.tensor([ids]), use_cache=model.config.model_type == "gemma3n_text", **more)
 
 
 def last_of(model, ids):
@@ -135,8 +136,12 @@ def greedy_cached(model, ids):
 
 
 def states_of(model, ids, out):
-    """The stream before each layer, and what the last norm makes of it. Mamba's classes leave out the embedding."""
+    """The stream before each layer, of several the first, and what the last norm makes of it. Mamba's classes leave out the
+    embedding."""
     states = list(out.hidden_states or [])
+    if states and states[-1].dim() == 4:
+        last = run(model.base_model, ids).last_hidden_state
+        states = [s[0] if s.dim() == 4 else s for s in states[:-1]] + [last]
     if states and model.config.model_type in ("mamba", "mamba2", "falcon_mamba"):
         states = [model.get_input_embeddings()(torch.tensor([ids])).detach()] + states[:-2] + states[-1:]
     return states

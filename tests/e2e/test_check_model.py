@@ -55,20 +55,22 @@ def test_summary_of_what_a_device_refuses_and_of_unused_tensors(tmp_path):
     assert json.loads(check(tmp_path / "m", "--json").stdout)["first_unused"] == "vision.patch"
 
 
-def test_summary_of_the_text_model_of_a_multimodal_folder(tmp_path):
+@pytest.mark.parametrize("name, within", [("gemma4", "model."), ("gemma3n", "model.language_model.")])
+def test_summary_of_the_text_model_of_a_multimodal_folder(tmp_path, name, within):
     """The names and the config of such a folder, of a golden that has the text model alone."""
-    config = json.loads((MODELS / "gemma4/config.json").read_text())
-    outer = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "torch_dtype": "bfloat16",
+    config = json.loads((MODELS / name / "config.json").read_text())
+    architecture = f"{name.capitalize()}ForConditionalGeneration"
+    outer = {"architectures": [architecture], "model_type": name, "torch_dtype": "bfloat16",
              "text_config": {key: value for key, value in config.items() if key != "architectures"}}
     (tmp_path / "config.json").write_text(json.dumps(outer))
-    data = (MODELS / "gemma4/model.safetensors").read_bytes()
+    data = (MODELS / name / "model.safetensors").read_bytes()
     n = int.from_bytes(data[:8], "little")
-    header = {name.replace("model.", "model.language_model.", 1): at for name, at in json.loads(data[8:8 + n]).items()}
+    header = {key.replace(within, "model.language_model.", 1): at for key, at in json.loads(data[8:8 + n]).items()}
     text = json.dumps(header).encode()
     (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[8 + n:])
-    run, alone = check(tmp_path, "--json"), json.loads(check(MODELS / "gemma4", "--json").stdout)
+    run, alone = check(tmp_path, "--json"), json.loads(check(MODELS / name, "--json").stdout)
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == alone | {"text_model_of": "Gemma4ForConditionalGeneration"}
+    assert json.loads(run.stdout) == alone | {"text_model_of": architecture}
 
 
 def test_program():

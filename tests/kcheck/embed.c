@@ -28,8 +28,10 @@ void kcheck_embed(struct kcheck *k)
         a.div = kc_range(k, 1, 7);
         a.mod = kc_range(k, 1, n_vocab);
     }
+    if (!a.mod && kc_chance(k, 30))
+        a.limit = kc_range(k, 1, n_vocab);
     for (uint32_t i = 0; i < n_row; i++) {
-        ids[i] = kc_range(k, 0, a.mod ? 1000 : n_vocab - 1);
+        ids[i] = kc_range(k, 0, a.mod || a.limit ? 1000 : n_vocab - 1);
         ids[i] = kc_chance(k, 10) ? KERN_NO_ROW : ids[i];
     }
     float *got = kc_buf(k, n * sizeof *got), *want = kc_buf(k, n * sizeof *want);
@@ -47,7 +49,8 @@ void kcheck_embed(struct kcheck *k)
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < n_row; i++)
         for (uint32_t c = 0; c < n_col && ids[i] != KERN_NO_ROW; c++) {
-            const uint32_t id = a.mod ? ids[i] / a.div % a.mod : ids[i];
+            const uint32_t r = a.mod ? ids[i] / a.div % a.mod : ids[i];
+            const uint32_t id = a.limit && r >= a.limit ? 0 : r;
             const float v = kc_get(table, t, (size_t)id * n_col + c) * a.scale;
             want[i * n_col + c] = a.accumulate ? want[i * n_col + c] + v : v;
         }

@@ -48,7 +48,6 @@ static const char *const refused[] = {
     "FlintForCausalLM",
     "FuyuForCausalLM",
     "GPTNeoXJapaneseForCausalLM",
-    "Gemma3nForCausalLM",
     "Gemma4AssistantForCausalLM",
     "Gemma4UnifiedAssistantForCausalLM",
     "Gemma4UnifiedForCausalLM",

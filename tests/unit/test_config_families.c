@@ -51,6 +51,8 @@ static void test_dialects(void **state)
         "yi",
         "youtu",
         "gemma3-vision",
+        "gemma3n",
+        "gemma3n-two",
         "gemma4",
         "gemma4-dense",
         "gemma4-moe",
@@ -455,6 +457,61 @@ static void test_kinds(void **state)
     }
 }
 
+/* Gemma 3n: several residual streams, sparse gates, a width of each layer. */
+static void test_streams(void **state)
+{
+    static const char base[] =
+        "\"architectures\": [\"Gemma3nForCausalLM\"], \"model_type\": \"gemma3n_text\", "
+        "\"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 12, "
+        "\"num_attention_heads\": 4, \"head_dim\": 8, \"max_position_embeddings\": 64";
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {", \"intermediate_size\": 48", Q_OK, ""},
+        {", \"intermediate_size\": [48, 48, 48, 48, 48, 48, 48, 48, 48, 48, 48, 48]", Q_OK, ""},
+        {", \"intermediate_size\": [48, 48]", Q_CORRUPT, "expected num_hidden_layers = 12"},
+        {", \"intermediate_size\": [48, 40]", Q_UNSUPPORTED, "intermediate_size[1]"},
+        {", \"intermediate_size\": [\"48\"]", Q_CORRUPT, "intermediate_size[0]"},
+        {", \"intermediate_size\": 48, \"activation_sparsity_pattern\": [0.5]", Q_CORRUPT,
+         "a list of 1 entries"},
+        {", \"intermediate_size\": 48, \"activation_sparsity_pattern\": 0.5", Q_CORRUPT,
+         "one number for each of the 12 layers"},
+        {", \"intermediate_size\": 48, \"activation_sparsity_pattern\": "
+         "[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]",
+         Q_CORRUPT, "activation_sparsity_pattern[2]"},
+        {", \"intermediate_size\": 48, \"altup_num_inputs\": 5", Q_CORRUPT, "expected 2 to 4"},
+        {", \"intermediate_size\": 48, \"altup_active_idx\": 1", Q_UNSUPPORTED, "expected 0"},
+        {", \"intermediate_size\": 48, \"laurel_rank\": 0", Q_CORRUPT, "laurel_rank"},
+        {", \"intermediate_size\": 48, \"num_kv_shared_layers\": 9", Q_CORRUPT,
+         "layer 4 has no K and V"},
+    };
+    char all[2048];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(all, sizeof all, "{%s%s}", base, cases[i].more);
+        if (cases[i].code) {
+            assert_fails(model_config_parse(&c, all, strlen(all), "config.json", &e), cases[i].code,
+                         cases[i].part, &e);
+            continue;
+        }
+        assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+        assert_int_equal(c.intermediate_size, 48);
+        assert_int_equal(c.n_kv_head, 2);
+        assert_int_equal(c.window[3], 512);
+        assert_int_equal(c.window[4], 0);
+        assert_int_equal(c.window[11], 512);
+        assert_int_equal(c.layers.n_kv_reader, 0); /* 15 by default, of which none is left */
+        assert_int_equal(c.layers.input_vocab, 1 << 18);
+        assert_true(c.streams.n == 4 && c.streams.rank == 64 && c.streams.scaled);
+        assert_true(c.streams.sparsity[9] == 0.95f && c.streams.sparsity[10] == 0);
+        assert_true(c.rope.theta == 1e6 && c.local_rope.theta == 1e4);
+    }
+    assert_true(fabs(config_normal_quantile(0.95) - 1.6448536269514722) < 1e-14);
+    assert_true(fabs(config_normal_quantile(1e-9) + 5.9978070150076865) < 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -465,6 +522,7 @@ int main(void)
         cmocka_unit_test(test_flat),           cmocka_unit_test(test_tied),
         cmocka_unit_test(test_nested_refused), cmocka_unit_test(test_mixers),
         cmocka_unit_test(test_state_space),    cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -409,9 +409,10 @@ static void preempted_by_recompute_and_by_swap(void **unused)
 {
     (void)unused;
     static const struct kind kinds[] = {
-        {"llama", DT_F32, DT_F32}, {"llama", DT_F32, DT_BF16},
-        {"llama", DT_F32, DT_I8},  {"qwen2-sliding-bf16", DT_BF16, DT_BF16},
-        {"gemma4", DT_F32, DT_I8}, /* blocks of two sizes, K and V that layers share */
+        {"llama", DT_F32, DT_F32},   {"llama", DT_F32, DT_BF16},
+        {"llama", DT_F32, DT_I8},    {"qwen2-sliding-bf16", DT_BF16, DT_BF16},
+        {"gemma4", DT_F32, DT_I8},   /* blocks of two sizes, K and V that layers share */
+        {"gemma3n", DT_F32, DT_F32}, /* several residual streams */
     };
     static const struct way ways[] = {
         {30, 64, 24, 20, 1, "", PREEMPTED | PLACED},

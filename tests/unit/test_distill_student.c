@@ -30,6 +30,8 @@ static const struct refusal {
     {"mistral3-vision", "has no gradient: no support for a multiplier of q by its position"},
     {"qwen2_5-vision", "the text model of another model is no student yet"},
     {"qwen3-vision", "the text model of another model is no student yet"},
+    {"gemma3n", "has no gradient"},
+    {"gemma3n-two", "has no gradient"},
     {"gemma4", "has no gradient"},
     {"gemma4-dense", "has no gradient"},
     {"gemma4-moe", "has no gradient"},

@@ -368,7 +368,7 @@ static float *run_parts(const struct divided *like, uint32_t size)
 /* Layers that read what an earlier one left beside the stream cannot be in another stage. */
 static bool is_undivided(const char *model)
 {
-    return strcmp(model, "gemma4") == 0;
+    return strcmp(model, "gemma4") == 0 || strncmp(model, "gemma3n", strlen("gemma3n")) == 0;
 }
 
 /* Stages and threads of the ranks differ from case to case. */

@@ -41,6 +41,8 @@ static const char *const models[] = {
     "gemma2",
     "gemma3",
     "gemma3-vision",
+    "gemma3n",
+    "gemma3n-two",
     "gemma4",
     "gemma4-dense",
     "gemma4-moe",

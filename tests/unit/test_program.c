@@ -74,6 +74,8 @@ static const struct {
     {"apertus", "apertus", DT_F32, QUANTIZE_NOT},
     {"baichuan2-13b", "baichuan2-13b-bf16", DT_BF16, QUANTIZE_NOT},
     {"gemma3-vision", "gemma3-vision-int8", DT_F32, QUANTIZE_INT8},
+    {"gemma3n", "gemma3n", DT_F32, QUANTIZE_NOT},
+    {"gemma3n-two", "gemma3n-two-int8", DT_BF16, QUANTIZE_INT8},
     {"gemma4", "gemma4", DT_F32, QUANTIZE_NOT},
     {"gemma4-moe", "gemma4-moe-int8", DT_F32, QUANTIZE_INT8},
     {"hunyuan_v1_dense", "hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},

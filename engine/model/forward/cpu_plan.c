@@ -143,16 +143,25 @@ static enum part read_part(const struct planner *t, struct program_ref r, enum p
     return part;
 }
 
+/* Does a row of the output need of the second input too the row with the same number alone? */
+static bool reads_both_by_rows(const struct program_op *op)
+{
+    return op->kind == PROGRAM_STORE || op->kind == PROGRAM_GATE || op->kind == PROGRAM_MATCH ||
+           op->kind == PROGRAM_PREDICT || op->kind == PROGRAM_CORRECT;
+}
+
 static void add_op(struct accesses *a, const struct planner *t, const struct program_op *op,
                    enum part part)
 {
     for (int i = 0; i < 2 && op->in[i].buffer; i++) {
-        const bool by_rows = (op->kind == PROGRAM_STORE || op->kind == PROGRAM_GATE) && i == 1;
+        const bool by_rows = reads_both_by_rows(op) && i == 1;
         add(a, op->in[i].buffer, read_part(t, op->in[i], part, i == 1 && !by_rows), false);
     }
     add(a, op->out.buffer, part, true);
     if (op->onto)
         add(a, op->out.buffer, part, false);
+    if (op->kind == PROGRAM_PREDICT || op->kind == PROGRAM_CORRECT)
+        add(a, op->in[0].buffer, part, true);
     if (op->kind == PROGRAM_ROPE)
         add(a, COS_SIN, part, false);
 }

@@ -26,7 +26,7 @@ static bool same(const struct device_product *a, const struct device_product *b)
 static void add(struct products *p, const struct program_stage *s, bool asked)
 {
     const struct program_op *op = &p->m->program.ops[s->first], *last = op + s->n - 1;
-    if (op->kind != PROGRAM_MATMUL || op->weight == PROGRAM_W_ROUTER)
+    if (op->kind != PROGRAM_MATMUL || program_weight_is_router(op->weight))
         return;
     const struct device_product x = {
         .w = program_matrix(&p->m->weights, op->weight, op->layer, 0),

@@ -78,6 +78,7 @@ void cpu_embed(struct cpu_run *w, const struct program_op *op, float *y)
         .n_col = op->out.n_col,
         .scale = op->scale,
         .accumulate = op->onto,
+        .limit = t.n_row,
     };
     w->k->embed(&a, &w->x);
 }
@@ -650,6 +651,10 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_DELTA] = cpu_delta,
     [PROGRAM_SCAN] = cpu_scan,
     [PROGRAM_GATE] = cpu_gate,
+    [PROGRAM_MATCH] = cpu_match,
+    [PROGRAM_PREDICT] = cpu_predict,
+    [PROGRAM_CORRECT] = cpu_correct,
+    [PROGRAM_SPARSE] = cpu_sparse,
     [PROGRAM_SHRINK] = cpu_shrink,
     [PROGRAM_EXPAND] = cpu_expand,
 };

@@ -93,6 +93,12 @@ void cpu_delta(struct cpu_run *w, const struct program_op *op, struct program_re
 void cpu_scan(struct cpu_run *w, const struct program_op *op, struct program_ref out);
 void cpu_gate(struct cpu_run *w, const struct program_op *op, struct program_ref out);
 
+/* ---- executor_cpu_streams.c: several residual streams, sparse gates ---- */
+void cpu_match(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_predict(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_correct(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_sparse(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+
 /* ---- executor_cpu_shard.c: matrices that are divided among ranks ---- */
 /* What of the matrix is here, and where its columns begin in the product's rows. */
 struct cpu_part_matrix {

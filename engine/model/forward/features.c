@@ -254,6 +254,16 @@ static bool is_layer_input(const struct program_op *op)
     return op->kind == PROGRAM_EMBED && op->onto;
 }
 
+static bool has_streams(const struct program_op *op)
+{
+    return op->kind == PROGRAM_MATCH || op->kind == PROGRAM_PREDICT || op->kind == PROGRAM_CORRECT;
+}
+
+static bool is_sparse(const struct program_op *op)
+{
+    return op->kind == PROGRAM_SPARSE;
+}
+
 static bool is_scaled_expert(const struct program_op *op)
 {
     return op->kind == PROGRAM_ROUTE && op->weight != PROGRAM_W_NONE;
@@ -291,6 +301,18 @@ static const struct {
         }                                                                                         \
     }
 
+static struct program_op listed_state(const struct program_op *o)
+{
+    if (o->kind == PROGRAM_CONV)
+        return LISTED(o, .conv = {o->conv.width, o->conv.state, o->conv.gated});
+    if (o->kind == PROGRAM_DELTA)
+        return LISTED(o, .delta = {o->delta.state, o->delta.n_key_head, o->delta.n_value_head,
+                                   o->delta.key_dim, o->delta.value_dim});
+    return LISTED(o, .scan = {o->scan.state, o->scan.n_head, o->scan.head_dim, o->scan.n_group,
+                              o->scan.n_state, o->scan.first, o->scan.step_min, o->scan.step_max,
+                              o->scan.by_state});
+}
+
 /* The operation as predicates read it: attributes that are listed here, of which an executor
  * supports all values or a row of features.def says what it lacks. */
 static struct program_op listed(const struct program_op *o)
@@ -302,6 +324,7 @@ static struct program_op listed(const struct program_op *o)
         return LISTED(o, .scale = o->scale);
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
+    case PROGRAM_SPARSE:
         return LISTED(o, .cap = o->cap);
     case PROGRAM_SCALE_Q:
         return LISTED(
@@ -340,18 +363,16 @@ static struct program_op listed(const struct program_op *o)
                                    o->route.renormalize, o->route.n_group, o->route.n_group_used,
                                    o->route.scale, o->route.mixer, o->route.of_input});
     case PROGRAM_CONV:
-        return LISTED(o, .conv = {o->conv.width, o->conv.state, o->conv.gated});
     case PROGRAM_DELTA:
-        return LISTED(o, .delta = {o->delta.state, o->delta.n_key_head, o->delta.n_value_head,
-                                   o->delta.key_dim, o->delta.value_dim});
     case PROGRAM_SCAN:
-        return LISTED(o, .scan = {o->scan.state, o->scan.n_head, o->scan.head_dim, o->scan.n_group,
-                                  o->scan.n_state, o->scan.first, o->scan.step_min,
-                                  o->scan.step_max, o->scan.by_state});
+        return listed_state(o);
     case PROGRAM_GATE:
         return LISTED(o, .gate = o->gate);
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
+    case PROGRAM_MATCH:
+    case PROGRAM_PREDICT:
+    case PROGRAM_CORRECT:
     case PROGRAM_ITEMS:
     case PROGRAM_TYPES:
     case PROGRAM_MATMUL:

@@ -10,14 +10,14 @@ static enum dtype cpu_input(const struct model *m, enum program_weight w, const 
 {
     if (program_weight_is_own(w))
         return p->group || matmul_reads_bytes(p->dtype) ? DT_I8 : model_input_dtype(m);
-    return m->shape.quantization && w != PROGRAM_W_ROUTER ? DT_I8 : model_input_dtype(m);
+    return m->shape.quantization && !program_weight_is_router(w) ? DT_I8 : model_input_dtype(m);
 }
 
 /* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
  * depend on it. A router of a quantized model reads f32, as on the CPU. */
 static enum dtype device_input(const struct model *m, enum program_weight w, const struct packed *p)
 {
-    const bool is_router = w == PROGRAM_W_ROUTER && m->shape.quantization;
+    const bool is_router = program_weight_is_router(w) && m->shape.quantization;
     const enum dtype floats = is_router ? DT_F32 : m->shape.compute_dtype;
     const bool is_w4a16 = p->group && floats != DT_F32;
     return matmul_reads_bytes(p->dtype) && !is_w4a16 ? p->dtype : floats;
@@ -96,7 +96,7 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
     const bool of_expert = w == PROGRAM_W_EXPERT_GATE_UP;
     const bool gated = (of_expert || w == PROGRAM_W_GATE_UP) && !p->is_apart &&
                        !arch_gate_is_apart(&p->arch->layer, p->config);
-    const bool quantized = p->quantization && w != PROGRAM_W_ROUTER && !is_kept(p, w);
+    const bool quantized = p->quantization && !program_weight_is_router(w) && !is_kept(p, w);
     const enum dtype floats = p->dtype == DT_F32 ? p->config->dtype : p->dtype;
     const bool halves = p->dtype == DT_BF16 && !p->quantization;
     struct packed m = {.dtype = quantized ? DT_I8 : floats, .gated = gated};

@@ -50,12 +50,12 @@ struct program_op {
     struct program_ref in[2], out; /* in[1]: V; the cache; routes; scores of SHARE; gates */
     enum program_weight weight, bias;
     bool in_place; /* out is in[0], changed */
-    bool onto;     /* out is added to */
+    bool onto;     /* out is added to; PREDICT, CORRECT: is read too, and in[0] is changed */
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
         float scale; /* EMBED, ADD, SCALE (1 where it has a weight, its first number) */
-        float cap;   /* SOFT_CAP, CLIP */
+        float cap;   /* SOFT_CAP, CLIP; SPARSE: standard deviations */
         struct {
             float growth, length;
             uint32_t first;

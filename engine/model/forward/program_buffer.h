@@ -22,11 +22,15 @@ enum program_buffer_id {
     PROGRAM_B_STREAM_IN, /* of the stage before */
     PROGRAM_B_X,         /* the residual stream */
     PROGRAM_B_LAYER_IN,  /* inputs that layers have of the token */
-    PROGRAM_B_H,         /* input of the next matmul */
-    PROGRAM_B_H_Q,       /* the same as bytes */
-    PROGRAM_B_QKV,       /* q, then k, then v; latent attention: q or its latent, the latent of K
+    PROGRAM_B_STREAMS,   /* of several residual streams what was predicted for x, and the others */
+    PROGRAM_B_STREAMS_OUT, /* the others, joined to x at the end */
+    PROGRAM_B_LOW_RANK,    /* the low-rank branch: its input, then with its output */
+    PROGRAM_B_RANKS,       /* between its products */
+    PROGRAM_B_H,           /* input of the next matmul */
+    PROGRAM_B_H_Q,         /* the same as bytes */
+    PROGRAM_B_QKV,         /* q, then k, then v; latent attention: q or its latent, the latent of K
                             and V, the rotated part of the key */
-    PROGRAM_B_Q_LATENT,  /* q's latent, normed */
+    PROGRAM_B_Q_LATENT,    /* q's latent, normed */
     PROGRAM_B_Q_LATENT_Q,
     PROGRAM_B_Q,        /* of q's latent */
     PROGRAM_B_Q_HEADS,  /* q in the columns of the latent, then rotated */

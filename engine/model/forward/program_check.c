@@ -5,6 +5,7 @@
 #include "engine/model/forward/program_text.h"
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ops/ops_state.h"
+#include "kernels/ops/ops_streams.h"
 
 enum { NO_WEIGHT = -1, MAY_VECTOR = -2, MAY_FLOATS = -3 }; /* else enum program_weight_kind */
 
@@ -119,6 +120,18 @@ static bool gate_fits(const struct program_op *op)
     return same_columns(op) && op->in[1].n_col == op->out.n_col;
 }
 
+static bool match_fits(const struct program_op *op)
+{
+    return same_columns(op) && op->in[1].n_col && op->out.n_col % op->in[1].n_col == 0;
+}
+
+/* n parts of as many columns as x has, by n scores. */
+static bool streams_fit(const struct program_op *op)
+{
+    return op->onto && op->in[1].n_col >= 2 && op->in[1].n_col <= KERN_STREAMS_MAX &&
+           op->out.n_col == op->in[0].n_col * op->in[1].n_col;
+}
+
 static bool share_fits(const struct program_op *op)
 {
     return same_columns(op) && op->in[1].n_col == 1;
@@ -149,6 +162,10 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_DELTA] = {2, PROGRAM_VECTOR, delta_fits, "q, k, v and gates of heads, out = values"},
     [PROGRAM_SCAN] = {2, PROGRAM_VECTOR, scan_fits,
                       "x of heads, b and c of groups; steps of heads"},
+    [PROGRAM_MATCH] = {2, NO_WEIGHT, match_fits, "in = out, of whole rows of the other input"},
+    [PROGRAM_PREDICT] = {2, PROGRAM_VECTOR, streams_fit, "out = as many rows as scores"},
+    [PROGRAM_CORRECT] = {2, PROGRAM_VECTOR, streams_fit, "out = as many rows as scores"},
+    [PROGRAM_SPARSE] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_GATE] = {2, NO_WEIGHT, gate_fits, "in = gate = out"},
     [PROGRAM_SCALE] = {1, MAY_VECTOR, same_columns, "in = out"},
     [PROGRAM_SCALE_Q] = {1, NO_WEIGHT, scale_q_fits, "in = out, by a number of positions"},

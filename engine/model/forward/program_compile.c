@@ -361,8 +361,9 @@ static void layer_inputs(struct compiler *t)
     compile_scale(t, in, sqrt(0.5));
 }
 
-/* The layer's input of the token through a gate of the stream, as a branch of it. */
-static void layer_input(struct compiler *t)
+/* The layer's input of the token through a gate of x, as a branch of the stream; of several ones,
+ * of all but the first. */
+static void layer_input(struct compiler *t, struct program_ref x)
 {
     const uint32_t n = t->c->layers.input;
     const struct program_ref all =
@@ -370,7 +371,7 @@ static void layer_input(struct compiler *t)
     const struct program_ref g = ref_of(PROGRAM_B_G, DT_F32, n);
     const struct program_ref act = ref_of(PROGRAM_B_ACT, DT_F32, n);
     const enum program_weight gate = PROGRAM_W_LAYER_GATE, out = PROGRAM_W_LAYER_OUT;
-    compile_matmul(t, compile_input(t, stream(t), PROGRAM_B_H_Q, gate), g, gate, PROGRAM_W_NONE);
+    compile_matmul(t, compile_input(t, x, PROGRAM_B_H_Q, gate), g, gate, PROGRAM_W_NONE);
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_ACTIVATE,
                       .in = {g},
@@ -385,7 +386,10 @@ static void layer_input(struct compiler *t)
                   });
     compile_matmul(t, compile_input(t, g, PROGRAM_B_ACT_Q, out),
                    ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size), out, PROGRAM_W_NONE);
-    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_LAYER_POST_NORM, 0);
+    if (t->c->streams.n)
+        compile_add_streams(t, PROGRAM_B_O, PROGRAM_W_LAYER_POST_NORM);
+    else
+        compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_LAYER_POST_NORM, 0);
 }
 
 /* ---- the whole ---- */
@@ -396,6 +400,8 @@ static void branches(struct compiler *t)
     const bool has_kv = model_config_has_kv(t->c, t->layer);
     const bool has_mixer = model_config_has_mixer(t->c, t->layer);
     const uint16_t mixed = has_kv ? PROGRAM_B_MIX_O : PROGRAM_B_O;
+    if (t->c->streams.rank)
+        compile_low_rank(t);
     if (has_mixer)
         compile_mixer(t, mixed);
     if (has_kv && t->l->attention == ARCH_ATTENTION_LATENT)
@@ -406,6 +412,8 @@ static void branches(struct compiler *t)
         compile_mlp_begin(t);
     if (has_kv)
         attention_out(t);
+    if (t->c->streams.rank)
+        compile_add_low_rank(t);
     if (has_mixer)
         compile_add_branch(t, mixed, PROGRAM_W_ATTN_POST_NORM, t->c->forward.mixer_out);
     if (t->c->mixer.no_mlp[t->layer])
@@ -421,11 +429,20 @@ static void branches(struct compiler *t)
 static void layer(struct compiler *t)
 {
     const struct program_ref x = stream(t);
+    struct program_ref gate = x;
     if (t->layer == 0 && t->c->layers.input)
         layer_inputs(t);
+    if (t->layer == 0 && t->c->streams.n)
+        compile_streams_begin(t);
+    if (t->c->streams.n)
+        compile_streams_predict(t);
     branches(t);
+    if (t->c->streams.n)
+        gate = compile_streams_correct(t);
     if (t->c->layers.input)
-        layer_input(t);
+        layer_input(t, gate);
+    if (t->layer + 1 == t->c->n_layer && t->c->streams.n)
+        compile_streams_end(t);
     if (if_there(t, PROGRAM_W_LAYER_SCALE))
         compile_op(t, &(struct program_op){
                           .kind = PROGRAM_SCALE,
@@ -585,6 +602,10 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_STREAM_IN] = "stream.in",
     [PROGRAM_B_X] = "x",
     [PROGRAM_B_LAYER_IN] = "layer.in",
+    [PROGRAM_B_STREAMS] = "streams",
+    [PROGRAM_B_STREAMS_OUT] = "streams.out",
+    [PROGRAM_B_LOW_RANK] = "low.rank",
+    [PROGRAM_B_RANKS] = "ranks",
     [PROGRAM_B_H] = "h",
     [PROGRAM_B_H_Q] = "h.q",
     [PROGRAM_B_QKV] = "qkv",

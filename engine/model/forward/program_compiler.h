@@ -101,6 +101,20 @@ void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight
 struct program_ref compile_branch_input(struct compiler *t, enum program_weight weight,
                                         enum program_weight next);
 
+/* program_streams.c, of models with several residual streams: made of the first one, in front of
+ * all layers; predicted, in front of a layer's branches; corrected, behind them (returns what the
+ * layer's input of the token is gated by); and joined to the first one behind all layers. */
+void compile_streams_begin(struct compiler *t);
+void compile_streams_predict(struct compiler *t);
+struct program_ref compile_streams_correct(struct compiler *t);
+void compile_streams_end(struct compiler *t);
+/* A branch's output through a norm onto all streams but the first. */
+void compile_add_streams(struct compiler *t, uint16_t buffer, enum program_weight post_norm);
+/* A branch beside attention by products of low rank; behind attention onto the residual stream,
+ * which is divided by the square root of 2. */
+void compile_low_rank(struct compiler *t);
+void compile_add_low_rank(struct compiler *t);
+
 /* program_mixers.c: what the layer has in place of attention, up to its last product, into `to`. */
 void compile_mixer(struct compiler *t, uint16_t to);
 

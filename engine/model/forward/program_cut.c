@@ -32,6 +32,8 @@ static FALLIBLE check_parts(const struct layer_program *p, struct q_err *e)
         const struct program_op *op = &p->ops[i];
         if (op->kind == PROGRAM_ATTENTION && op->attention.shared)
             what = "K and V of another layer";
+        if (op->kind == PROGRAM_PREDICT)
+            what = "several residual streams";
         if (op->kind == PROGRAM_EMBED && op->onto)
             what = "an input of the token for each layer";
     }

@@ -30,6 +30,14 @@ static void mlp_act(struct compiler *t, struct program_ref in, uint32_t n_inter)
     compile_matmul(t, in, g, first_of_mlp(t), gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
     if (gated)
         compile_scale(t, part_of(g, 0, n_inter), t->c->forward.mlp_gate);
+    if (gated && t->c->streams.sparsity[t->layer] > 0)
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_SPARSE,
+                          .in = {part_of(g, 0, n_inter)},
+                          .out = part_of(g, 0, n_inter),
+                          .in_place = true,
+                          .cap = (float)config_normal_quantile(t->c->streams.sparsity[t->layer]),
+                      });
     activate(t, g, ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter));
 }
 

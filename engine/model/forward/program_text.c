@@ -257,6 +257,12 @@ static void state_text(char *to, size_t n, const struct program_op *op)
                (double)op->scan.step_max);
 }
 
+static void number_text(char *to, size_t n, const struct program_op *op)
+{
+    append(to, n, op->kind == PROGRAM_SPARSE ? "above the mean + %g deviations" : "%g",
+           (double)op->cap);
+}
+
 static const char *const gate_texts[] = {
     [KERN_GATE_SIGMOID] = "sigmoid",
     [KERN_GATE_SILU] = "silu",
@@ -325,7 +331,8 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
-        append(to, n, "%g", (double)op->cap);
+    case PROGRAM_SPARSE:
+        number_text(to, n, op);
         break;
     case PROGRAM_OWN:
         for (uint32_t i = 0; i < QUIRE_OP_PARAMS_MAX && op->own->of->params[i]; i++)

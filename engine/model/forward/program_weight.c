@@ -31,6 +31,10 @@ static const struct {
     MODEL(EMBED_LAYERS, embed_layers),
     MODEL(LAYER_INPUTS, layer_inputs),
     MODEL(LAYER_INPUTS_NORM, layer_inputs_norm),
+    MODEL(STREAMS_IN, streams_in),
+    MODEL(STREAM_OUT_1, stream_out_1),
+    MODEL(STREAM_OUT_2, stream_out_2),
+    MODEL(STREAM_OUT_3, stream_out_3),
     MODEL(LM_HEAD, lm_head),
     MODEL(LM_HEAD_BIAS, lm_head_bias),
     LAYER(ATTN_NORM, attn_norm),
@@ -78,6 +82,14 @@ static const struct {
     LAYER(LAYER_OUT, layer_out),
     LAYER(LAYER_POST_NORM, layer_post_norm),
     LAYER(LAYER_SCALE, layer_scale),
+    LAYER(STREAM_NORM, stream_norm),
+    LAYER(STREAM_ROUTER, stream_router),
+    LAYER(STREAM_PREDICT, stream_predict),
+    LAYER(STREAM_CORRECT, stream_correct),
+    LAYER(STREAM_SCALE, stream_scale),
+    LAYER(LOW_RANK_IN, low_rank_in),
+    LAYER(LOW_RANK_OUT, low_rank_out),
+    LAYER(LOW_RANK_NORM, low_rank_norm),
     LAYER(MLP_SIDE_NORM, mlp_side_norm),
     LAYER(EXPERTS_NORM, experts_norm),
     LAYER(EXPERTS_POST_NORM, experts_post_norm),
@@ -189,10 +201,10 @@ struct program_table program_table(const struct weights *g, enum program_weight 
 {
     Q_ASSERT(program_weight_info(w)->kind == PROGRAM_TABLE);
     if (w == PROGRAM_W_EMBED)
-        return (struct program_table){g->embed, g->embed_dtype, g->embed_packed};
+        return (struct program_table){g->embed, g->embed_dtype, g->embed_packed, 0};
     if (w == PROGRAM_W_POSITIONS)
-        return (struct program_table){g->positions, g->positions_dtype, false};
+        return (struct program_table){g->positions, g->positions_dtype, false, 0};
     const struct packed *p =
         program_weight_is_own(w) ? own_weight(g, w, layer) : place_of(g, w, layer, 0);
-    return (struct program_table){p->data, p->dtype, false};
+    return (struct program_table){p->data, p->dtype, false, p->n_out};
 }

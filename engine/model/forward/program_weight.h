@@ -33,6 +33,11 @@ static inline bool program_weight_is_own(enum program_weight w)
 }
 bool program_weight_is_there(enum program_weight w); /* is it one at all? */
 const struct program_weight_info *program_weight_info(enum program_weight w);
+/* Is it a matrix of a router, which no option quantizes? */
+static inline bool program_weight_is_router(enum program_weight w)
+{
+    return w == PROGRAM_W_ROUTER || w == PROGRAM_W_STREAM_ROUTER;
+}
 /* Does the family's table have a tensor of it, for this config and layer? */
 bool program_weight_there(enum program_weight w, const struct arch *a, const struct model_config *c,
                           uint32_t layer);
@@ -49,6 +54,7 @@ struct program_table { /* rows that are looked up */
     const void *rows;  /* NULL: it is not there */
     enum dtype dtype;
     bool is_packed;
+    uint32_t n_row; /* 0: as many as the vocabulary, or as there are positions */
 };
 struct program_table program_table(const struct weights *g, enum program_weight w, uint32_t layer);
 

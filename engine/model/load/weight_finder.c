@@ -239,7 +239,8 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
         .is_vector = is_vector,
         .of_heads = !is_vector &&
                     (row->slot == W_Q_NORM || row->slot == W_K_NORM || row->slot == W_ROUTER_BIAS ||
-                     row->slot == W_CONV || row->slot == W_MIX_RATE),
+                     row->slot == W_CONV || row->slot == W_MIX_RATE ||
+                     row->slot == W_STREAM_PREDICT || row->slot == W_STREAM_CORRECT),
         .of_conv = row->slot == W_CONV,
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .in_rows = f->arch->experts_in_rows && arch_is_stacked(row),

@@ -51,9 +51,9 @@ static bool is_bare(const struct arch *a, const struct tensor_set *files)
 enum weight_names weight_names_of(const struct arch *a, const struct model_config *c,
                                   const struct tensor_set *files)
 {
-    if (!files)
+    if (!files || (!*c->outer && has_names(a, files, NAMES_PLAIN)))
         return NAMES_PLAIN;
-    for (enum weight_names n = NAMES_OUTER; *c->outer && n < WEIGHT_NAMES; n++)
+    for (enum weight_names n = NAMES_OUTER; n < WEIGHT_NAMES; n++)
         if (has_names(a, files, n))
             return n;
     return is_bare(a, files) ? NAMES_BARE : NAMES_PLAIN;

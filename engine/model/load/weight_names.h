@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weight_names - how the names of tensors in the files differ from those of a family's table.
- * `lm_head.weight` and `model.norm.weight` of a text model that is part of another model are, by
- * who wrote the files,
+ * `lm_head.weight` and `model.norm.weight` of a text model that is part of another model, or was
+ * saved as if it were, are, by who wrote the files,
  *     language_model.lm_head.weight   language_model.model.norm.weight
  *     lm_head.weight                  model.language_model.norm.weight
  *     lm_head.weight                  model.text_model.norm.weight

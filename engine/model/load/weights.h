@@ -34,6 +34,10 @@ struct layer_weights {
     struct packed layer_gate, layer_out; /* of a layer's input of the token, or not there */
     const float *layer_post_norm;        /* [hidden] or NULL */
     const float *layer_scale;            /* [1] or NULL */
+    /* of several residual streams (n): [hidden], [n * n, n], [n, n], [hidden]; or NULL */
+    const float *stream_norm, *stream_predict, *stream_correct, *stream_scale;
+    struct packed stream_router, low_rank_in, low_rank_out; /* or not there */
+    const float *low_rank_norm;                             /* [hidden] or NULL */
     const float *mlp_side_norm, *experts_norm, *experts_post_norm, *router_norm; /* or NULL */
     const float *expert_scales;               /* [n_expert] or NULL */
     const float *sinks;                       /* [n_head] or NULL */
@@ -72,6 +76,8 @@ struct weights {
      * and its norm, [D_LAYER_INPUT]; or not there */
     struct packed embed_layers, layer_inputs;
     const float *layer_inputs_norm;
+    /* to several residual streams, [(n - 1) * hidden, hidden], and back from each; or not there */
+    struct packed streams_in, stream_out_1, stream_out_2, stream_out_3;
     const float *embed_norm, *embed_norm_bias; /* [hidden] or NULL */
     const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
     struct packed lm_head;

@@ -103,3 +103,38 @@ def test_quantized_checkpoints(quantized):
     assert sum(differences) / len(differences) < MEAN and max(differences) < MOST
     answers = server.complete([p["ids"] for p in reference["prompts"]], **body)["choices"]
     assert [c["token_ids"] for c in answers] == together
+
+
+def short_table(folder, n_row, cut):
+    """gemma3n with rows of the layers' table for ids below n_row: cut there, or the same row for all others."""
+    folder.mkdir()
+    config = json.loads((MODELS / "gemma3n/config.json").read_text())
+    data = (MODELS / "gemma3n/model.safetensors").read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    header, body, out = json.loads(data[8:8 + n]), data[8 + n:], bytearray()
+    for name, at in header.items():
+        part = body[slice(*at["data_offsets"])] if "data_offsets" in at else b""
+        if name.endswith("embed_tokens_per_layer.weight"):
+            row = len(part) // at["shape"][0]
+            part = part[:n_row * row] + (b"" if cut else part[:row] * (at["shape"][0] - n_row))
+            at["shape"][0] = len(part) // row
+        if part:
+            at["data_offsets"] = [len(out), len(out) + len(part)]
+        out += part
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + out)
+    (folder / "config.json").write_text(json.dumps(config | ({"vocab_size_per_layer_input": n_row} if cut else {})))
+    return folder
+
+
+def test_ids_that_the_table_of_the_layers_has_no_row_for(start, tmp_path):
+    """They take its first row, as in Gemma 3n with its other inputs."""
+    ask = dict(max_tokens=16, temperature=0, ignore_eos=True, return_token_ids=True, logprobs=0)
+    prompts = [[3, 120, 99, 100, 127, 5], [119] * 20]
+    answers = []
+    for cut in (True, False):
+        server = start(short_table(tmp_path / str(cut), 100, cut), "--skip-tokenizer-init", "--num-gpu-blocks-override", "64")
+        answers.append([server.complete(p, **ask)["choices"] for p in prompts])
+    assert answers[0] == answers[1]
+    whole = start(MODELS / "gemma3n", "--skip-tokenizer-init", "--num-gpu-blocks-override", "64")
+    assert answers[0][1] != whole.complete(prompts[1], **ask)["choices"]

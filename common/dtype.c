@@ -71,3 +71,29 @@ uint16_t f32_to_f16(float f)
     uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
     return (uint16_t)(sign | (rounded - 0x38000000u) >> 13);
 }
+
+uint8_t f32_to_f8(float f, enum dtype t)
+{
+    const bool is_e4m3 = t == DT_F8_E4M3;
+    const uint32_t n_mantissa = is_e4m3 ? 3 : 2, bias = is_e4m3 ? 7 : 15;
+    const uint32_t n_drop = 23 - n_mantissa, too_large = is_e4m3 ? 0x7f : 0x7c;
+    union {
+        float f;
+        uint32_t u;
+    } v = {f}, step;
+    const uint32_t sign = v.u >> 24 & 0x80u, magnitude = v.u & 0x7fffffffu;
+    uint32_t code;
+    if (magnitude > 0x7f800000u)
+        return (uint8_t)(sign | 0x7fu);
+    if (magnitude < (128 - bias) << 23) { /* subnormal: the sum's last bit is the smallest step */
+        step.u = (127 + 24 - bias - n_mantissa) << 23;
+        v.u = magnitude;
+        v.f += step.f;
+        code = v.u - step.u;
+    } else {
+        const uint32_t half = (1u << (n_drop - 1)) - 1;
+        code = ((magnitude + half + (magnitude >> n_drop & 1u)) >> n_drop) -
+               ((127 - bias) << n_mantissa);
+    }
+    return (uint8_t)(sign | (code < too_large ? code : too_large));
+}

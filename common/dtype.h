@@ -38,4 +38,9 @@ static inline uint16_t f32_to_bf16(float f)
     return (uint16_t)((v.u + 0x7fffu + (v.u >> 16 & 1u)) >> 16);
 }
 
+/* To DT_F8_E4M3 (the finite one, with OCP's name E4M3) or DT_F8_E5M2, rounded to nearest, ties to
+ * even. What is too large becomes NaN of e4m3, which has no infinity, and infinity of e5m2. Source:
+ * OCP 8-bit floating point specification (OFP8). */
+uint8_t f32_to_f8(float f, enum dtype t);
+
 #endif

@@ -3,21 +3,10 @@
 #include <inttypes.h>
 #include <string.h>
 #include "common/hub/nested.h"
+#include "common/size_text.h"
 #include "kernels/ops/kv_layout.h"
 
 #define LABEL_COLUMNS 12
-
-/* "1.50 GiB" */
-static const char *size_text(char out[24], uint64_t bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double x = (double)bytes;
-    size_t i = 0;
-    for (; x >= 1024 && i + 1 < sizeof units / sizeof *units; i++)
-        x /= 1024;
-    snprintf(out, 24, i ? "%.2f %s" : "%.0f %s", x, units[i]);
-    return out;
-}
 
 static void label(struct buf *out, const char *name)
 {
@@ -81,7 +70,7 @@ static void text_sizes(struct buf *out, const struct model *m)
 static void text_weights(struct buf *out, const struct model *m)
 {
     const struct load_plan *p = m->weights.plan;
-    char size[24];
+    char size[SIZE_TEXT_MAX];
     label(out, "files");
     if (p->files)
         buf_printf(out, "%s (--load-format %s): %u tensors", tensor_set_found(p->files),
@@ -94,7 +83,7 @@ static void text_weights(struct buf *out, const struct model *m)
     buf_add_char(out, '\n');
     label(out, "weights");
     buf_printf(out, "%" PRIu64 " parameters, %s in memory\n", p->n_param,
-               size_text(size, p->n_bytes));
+               size_text_binary(size, (double)p->n_bytes));
     load_plan_sums_text(out, p);
 }
 
@@ -102,20 +91,21 @@ static void text_memory(struct buf *out, const struct model_summary *s)
 {
     const struct model *m = s->m;
     const uint64_t one = sequence_bytes(m);
-    char a[24], b[24], c[24];
+    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
     label(out, "KV cache");
     if (one)
         buf_printf(out, "%s, %s a token, %s of %u tokens, %s of %u such sequences\n",
-                   dtype_name(m->shape.kv_dtype), size_text(a, block_bytes(m) / KERN_BLOCK),
-                   size_text(b, one), m->shape.max_model_len, size_text(c, one * s->n_seq),
-                   s->n_seq);
+                   dtype_name(m->shape.kv_dtype),
+                   size_text_binary(a, (double)(block_bytes(m) / KERN_BLOCK)),
+                   size_text_binary(b, (double)one), m->shape.max_model_len,
+                   size_text_binary(c, (double)one * s->n_seq), s->n_seq);
     else
         buf_add_str(out, "none\n");
     if (!s->state_bytes)
         return;
     label(out, "states");
-    buf_printf(out, "%s a sequence, %s of %u\n", size_text(a, s->state_bytes),
-               size_text(b, s->state_bytes * s->n_seq), s->n_seq);
+    buf_printf(out, "%s a sequence, %s of %u\n", size_text_binary(a, (double)s->state_bytes),
+               size_text_binary(b, (double)s->state_bytes * s->n_seq), s->n_seq);
 }
 
 void model_summary_text(struct buf *out, const struct model_summary *s)

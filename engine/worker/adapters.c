@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/size_text.h"
 #include "engine/model/lora/lora_device.h"
 
 struct adapters {
@@ -80,8 +81,9 @@ FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct
         return rc;
     a->device = o->device;
     a->loaded[i].adapter = o->adapter;
-    log_info("loaded adapter %s: %.1f MB, %s, %lld ms", o->dir,
-             (double)lora_bytes(a->loaded[i].lora) / 1e6, dtype_name(options.dtype),
+    char size[SIZE_TEXT_MAX];
+    log_info("loaded adapter %s: %s, %s, %lld ms", o->dir,
+             size_text(size, (double)lora_bytes(a->loaded[i].lora)), dtype_name(options.dtype),
              (long long)(clock_ms() - start_ms));
     return Q_OK;
 }

@@ -14,6 +14,7 @@
 #include "common/mem.h"
 #include "common/net.h"
 #include "common/parse.h"
+#include "common/size_text.h"
 #include "common/utf8.h"
 
 static void time_without_a_turn_of_the_loop_is_left_out(void **state)
@@ -366,6 +367,73 @@ static void half_floats_round_like_the_hardware(void **state)
     assert_false(dtype_parse(&t, "bf16"));
 }
 
+/* The number that a code of 8 bits is, by its definition: sign, exponent, mantissa. */
+static double value_of_f8(uint32_t code, int n_mantissa, int bias)
+{
+    const int exponent = (int)(code & 0x7f) >> n_mantissa;
+    const int mantissa = (int)(code & ((1u << n_mantissa) - 1));
+    const double magnitude = exponent
+                                 ? ldexp(mantissa + (1 << n_mantissa), exponent - bias - n_mantissa)
+                                 : ldexp(mantissa, 1 - bias - n_mantissa);
+    return code & 0x80 ? -magnitude : magnitude;
+}
+
+static void eight_bit_floats_are_the_nearest(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        int n_mantissa, bias;
+        uint8_t largest, beyond; /* the largest finite code, and that of what is larger */
+    } types[] = {{DT_F8_E4M3, 3, 7, 0x7e, 0x7f}, {DT_F8_E5M2, 2, 15, 0x7b, 0x7c}};
+    (void)state;
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        const enum dtype t = types[k].dtype;
+        for (uint32_t code = 0; code <= types[k].largest; code++) {
+            const double low = value_of_f8(code, types[k].n_mantissa, types[k].bias);
+            const double high = value_of_f8(code + 1, types[k].n_mantissa, types[k].bias);
+            const uint32_t next = code == types[k].largest ? types[k].beyond : code + 1;
+            const float middle = (float)((low + high) / 2);
+            assert_int_equal(f32_to_f8((float)low, t), code);
+            assert_int_equal(f32_to_f8((float)-low, t), code | 0x80);
+            assert_int_equal(f32_to_f8(middle, t), code % 2 ? next : code); /* ties to even */
+            assert_int_equal(f32_to_f8(nextafterf(middle, INFINITY), t), next);
+            assert_int_equal(f32_to_f8(nextafterf(middle, 0), t), code);
+        }
+        assert_int_equal(f32_to_f8(INFINITY, t), types[k].beyond);
+        assert_int_equal(f32_to_f8(-3e38f, t), types[k].beyond | 0x80);
+        assert_int_equal(f32_to_f8(NAN, t) & 0x7f, 0x7f);
+        assert_int_equal(f32_to_f8(1e-30f, t), 0);
+    }
+}
+
+static void sizes_have_the_unit_that_fits(void **state)
+{
+    char text[SIZE_TEXT_MAX];
+    static const struct {
+        double bytes;
+        const char *decimal, *binary;
+    } rows[] = {
+        {0, "0 B", "0 B"},
+        {999, "999 B", "999 B"},
+        {1000, "1.00 kB", "1000 B"},
+        {4096, "4.10 kB", "4.00 KiB"},
+        {9994, "9.99 kB", "9.76 KiB"},
+        {9996, "10.0 kB", "9.76 KiB"},
+        {99960, "100 kB", "97.6 KiB"},
+        {999499, "999 kB", "976 KiB"},
+        {999500, "1.00 MB", "976 KiB"},
+        {1023.6 * 1024, "1.05 MB", "1.00 MiB"},
+        {1.5e9, "1.50 GB", "1.40 GiB"},
+        {2e12, "2.00 TB", "1.82 TiB"},
+        {5e18, "5000 PB", "4441 PiB"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_string_equal(size_text(text, rows[i].bytes), rows[i].decimal);
+        assert_string_equal(size_text_binary(text, rows[i].bytes), rows[i].binary);
+    }
+}
+
 static void given_pipes_are_read(void)
 {
     struct q_err e = Q_ERR_INIT;
@@ -452,6 +520,8 @@ int main(void)
         cmocka_unit_test(utf8_agrees_with_the_standard),
         cmocka_unit_test(numbers_are_parsed_whole_or_not_at_all),
         cmocka_unit_test(half_floats_round_like_the_hardware),
+        cmocka_unit_test(eight_bit_floats_are_the_nearest),
+        cmocka_unit_test(sizes_have_the_unit_that_fits),
         cmocka_unit_test(files_are_read_mapped_and_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/size_text.h"
 
 #define RANGES_MAX ((uint64_t)1 << 20) /* 32 TiB */
 #define HEAD_WORDS 2u                  /* before the numbers of ranges */
@@ -75,12 +76,13 @@ static void set_beginning(struct blob_ranges *r, uint64_t n)
 /* Where the file system cannot, the write that finds no space tells. */
 static enum q_code reserve(const struct blob_ranges *r, const struct file_open *f, struct q_err *e)
 {
+    char size[SIZE_TEXT_MAX];
     if (fallocate(f->fd, 0, 0, (off_t)file_bytes(r)) == 0 || errno != ENOSPC)
         return Q_OK;
     return q_fail(e, Q_NO_SPACE,
-                  "%s: no space for its %.2f GB; free some, or set another cache "
-                  "with --download-dir or HF_HUB_CACHE",
-                  f->path, (double)r->size / 1e9);
+                  "%s: no space for its %s; free some, or set another cache with --download-dir "
+                  "or HF_HUB_CACHE",
+                  f->path, size_text(size, (double)r->size));
 }
 
 enum q_code blob_ranges_open(struct blob_ranges *r, const struct file_open *f, uint64_t size,

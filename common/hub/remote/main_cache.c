@@ -4,6 +4,7 @@
 #include <string.h>
 #include "common/hub/remote/inventory.h"
 #include "common/options.h"
+#include "common/size_text.h"
 
 enum { EXIT_BAD = 1, EXIT_USAGE = 2, EXIT_MODEL = 3 };
 
@@ -13,11 +14,6 @@ static int fail(const struct q_err *e)
 {
     fprintf(stderr, "quire cache: %s\n", e->message);
     return e->code == Q_INVALID ? EXIT_USAGE : e->code == Q_NOT_FOUND ? EXIT_MODEL : EXIT_BAD;
-}
-
-static double gigabytes(uint64_t bytes)
-{
-    return (double)bytes / 1e9;
 }
 
 static void json_model(struct buf *out, const struct inventory_model *m)
@@ -39,13 +35,14 @@ static void json_model(struct buf *out, const struct inventory_model *m)
 
 static void text_model(struct buf *out, const struct inventory_model *m)
 {
-    buf_printf(out, "%-48s %9.2f GB", m->id, gigabytes(m->bytes));
+    char size[SIZE_TEXT_MAX];
+    buf_printf(out, "%-48s %9s", m->id, size_text(size, (double)m->bytes));
     if (m->partial_bytes)
-        buf_printf(out, "  (%.2f GB of them incomplete)", gigabytes(m->partial_bytes));
+        buf_printf(out, "  (%s of them incomplete)", size_text(size, (double)m->partial_bytes));
     buf_add_char(out, '\n');
     for (size_t i = 0; i < m->n; i++) {
         const struct inventory_revision *r = &m->revisions[i];
-        buf_printf(out, "  %-46s %9.2f GB  %u files  %s\n", r->commit, gigabytes(r->bytes),
+        buf_printf(out, "  %-46s %9s  %u files  %s\n", r->commit, size_text(size, (double)r->bytes),
                    r->n_file, buf_str(&r->refs));
     }
 }
@@ -64,6 +61,7 @@ static int list(const struct inventory *v, const struct options *o)
 {
     struct buf out = BUF_INIT;
     uint64_t bytes = 0;
+    char size[SIZE_TEXT_MAX];
     for (size_t i = 0; i < v->n; i++) {
         bytes += v->models[i].bytes;
         if (o->json)
@@ -72,7 +70,7 @@ static int list(const struct inventory *v, const struct options *o)
             text_model(&out, &v->models[i]);
     }
     if (!o->json)
-        buf_printf(&out, "%s: %zu models, %.2f GB\n", v->cache, v->n, gigabytes(bytes));
+        buf_printf(&out, "%s: %zu models, %s\n", v->cache, v->n, size_text(size, (double)bytes));
     return put(&out);
 }
 

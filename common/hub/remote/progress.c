@@ -10,6 +10,7 @@
 #include "common/columns.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/size_text.h"
 
 #define BAR_MS    200
 #define LINE_MS   10000
@@ -23,21 +24,10 @@ void progress_init(struct progress *p, const char *id, bool json)
     p->bar = !json && isatty(2) && !getenv("HF_HUB_DISABLE_PROGRESS_BARS");
 }
 
-static void size_text(char out[32], double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    size_t i = 0;
-    while (bytes >= 1000 && i + 1 < sizeof units / sizeof *units) {
-        bytes /= 1000;
-        i++;
-    }
-    snprintf(out, 32, i ? "%.1f %s" : "%.0f %s", bytes, units[i]);
-}
-
-/* "40 %, 1.2 GB of 3.0 GB, 85.0 MB/s, 21 s left, 3 of 12 files" */
+/* "40 %, 1.20 GB of 3.00 GB, 85.0 MB/s, 21 s left, 3 of 12 files" */
 static void describe(const struct progress *p, char *out, size_t n)
 {
-    char done[32], total[32], speed[32], left[48] = "";
+    char done[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], speed[SIZE_TEXT_MAX], left[48] = "";
     const double seconds = (double)(clock_ms() - p->begun_ms) / 1000;
     const double rate = seconds > 0 ? (double)(p->done - p->begun_with) / seconds : 0;
     size_text(done, (double)p->done);
@@ -105,7 +95,7 @@ void progress_tick(struct progress *p)
 
 void progress_begin(struct progress *p)
 {
-    char total[32];
+    char total[SIZE_TEXT_MAX];
     p->begun_ms = p->shown_ms = clock_ms();
     p->begun_with = p->done;
     size_text(total, (double)(p->total - p->done));
@@ -131,9 +121,8 @@ void progress_file(struct progress *p, const char *name, uint64_t size, bool cac
         fflush(stdout);
         buf_release(&out);
     } else if (!p->bar && !cached) {
-        char text[32];
-        size_text(text, (double)size);
-        log_info("%s: %s, %s", p->id, name, text);
+        char text[SIZE_TEXT_MAX];
+        log_info("%s: %s, %s", p->id, name, size_text(text, (double)size));
     }
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/file.h"
+#include "common/size_text.h"
 
 #define FILE_MODE 0666 /* less the umask, as huggingface_hub's */
 
@@ -124,15 +125,16 @@ void store_note_absent(const struct store *s, const char *commit, const char *fi
 enum q_code store_check_space(const struct store *s, uint64_t bytes, struct q_err *e)
 {
     struct statvfs fs;
+    char needed[SIZE_TEXT_MAX], left[SIZE_TEXT_MAX];
     if (statvfs(s->repo, &fs) != 0)
         return Q_OK; /* the write will tell */
     const uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (bytes <= free_bytes)
         return Q_OK;
     return q_fail(e, Q_NO_SPACE,
-                  "%s: the download needs %.2f GB and the disk has %.2f GB free; free some, or set "
-                  "another cache with --download-dir or HF_HUB_CACHE",
-                  s->repo, (double)bytes / 1e9, (double)free_bytes / 1e9);
+                  "%s: the download needs %s and the disk has %s free; free some, or set another "
+                  "cache with --download-dir or HF_HUB_CACHE",
+                  s->repo, size_text(needed, (double)bytes), size_text(left, (double)free_bytes));
 }
 
 /* The file may have been removed between open and flock: then the lock is of no name, and another

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include "common/log.h"
+#include "common/size_text.h"
 #include "engine/model/load/load_plan.h"
 #include "engine/model/load/weight_fp8.h"
 
@@ -104,22 +105,22 @@ static void log_int4(const struct counts *n, const struct load_options *o)
 
 static void log_gguf(const struct counts *n, const struct load_options *o)
 {
-    const double gib = 1 << 30;
+    char file[SIZE_TEXT_MAX], memory[SIZE_TEXT_MAX];
     if (n->n_blocks_made)
-        log_info(
-            "gguf: %u matrices in blocks become floats (%s) while they are packed: %.2f GiB of "
-            "the file, %.2f GiB in memory; --quantization int8 or int4 takes "
-            "less",
-            n->n_blocks_made, dtype_name(o->dtype), (double)n->block_bytes / gib,
-            (double)n->made_bytes / gib);
+        log_info("gguf: %u matrices in blocks become floats (%s) while they are packed: %s of the "
+                 "file, %s in memory; --quantization int8 or int4 takes less",
+                 n->n_blocks_made, dtype_name(o->dtype),
+                 size_text_binary(file, (double)n->block_bytes),
+                 size_text_binary(memory, (double)n->made_bytes));
 }
 
 static void log_codes(const struct counts *n)
 {
+    char size[SIZE_TEXT_MAX];
     if (n->n_code)
-        log_info("codes: %u matrices stay in the checkpoint's own 4 or 8 bits, %.2f GiB (%.2f bits "
-                 "a weight)",
-                 n->n_code, (double)n->code_bytes / (1 << 30),
+        log_info("codes: %u matrices stay in the checkpoint's own 4 or 8 bits, %s (%.2f bits a "
+                 "weight)",
+                 n->n_code, size_text_binary(size, (double)n->code_bytes),
                  (double)n->code_bytes * 8 / (double)n->n_code_number);
 }
 

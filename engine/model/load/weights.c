@@ -9,6 +9,7 @@
 #include "common/hub/nested.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/size_text.h"
 #include "engine/model/load/fill.h"
 #include "engine/model/load/gguf_names.h"
 #include "engine/model/load/mistral_names.h"
@@ -110,20 +111,22 @@ static enum q_code fail_too_big(const struct loader *l, const char *what, struct
         double bits; /* of a weight, with its part of scales */
     } smaller[] = {{QUANTIZE_INT8, "int8", 8.1}, {QUANTIZE_INT4, "int4", 4.5}};
     const struct load_options *o = l->options;
-    const double gib = 1 << 30, need = (double)l->w->plan->n_bytes / gib;
-    const double most = (double)o->memory_bytes / gib;
+    const double need = (double)l->w->plan->n_bytes, most = (double)o->memory_bytes;
+    char size[SIZE_TEXT_MAX], most_size[SIZE_TEXT_MAX];
     const enum quantization now = o->quantization;
     struct buf ways = BUF_INIT;
     for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
         const double then = need * smaller[i].bits / (double)dtype_bits(o->dtype);
         if (now == QUANTIZE_NOT && !l->config->quant.method && then < most)
-            buf_printf(&ways, "--quantization %s (about %.1f GiB), ", smaller[i].flag, then);
+            buf_printf(&ways, "--quantization %s (about %s), ", smaller[i].flag,
+                       size_text_binary(size, then));
     }
     enum q_code rc = q_fail(e, Q_NO_MEMORY,
-                            "%s: %.1f GiB in %s do not fit the %.1f GiB that this process can "
-                            "have; ways out: %sa smaller model, or a machine with more memory",
-                            what, need, now ? quantization_name(now) : dtype_name(o->dtype), most,
-                            buf_str(&ways));
+                            "%s: %s in %s do not fit the %s that this process can have; ways out: "
+                            "%sa smaller model, or a machine with more memory",
+                            what, size_text_binary(size, need),
+                            now ? quantization_name(now) : dtype_name(o->dtype),
+                            size_text_binary(most_size, most), buf_str(&ways));
     buf_release(&ways);
     return rc;
 }

@@ -237,6 +237,42 @@ def test_the_storage_refuses(hub, env):
     assert "licence" not in line and "signature" not in line
 
 
+@pytest.mark.parametrize("status", [405, 501, 403])
+@pytest.mark.parametrize("more", [{}, {"no_range": True}])
+def test_a_mirror_without_head(status, more, hub, env):
+    """The beginning of a GET has the same headers; a server that has no HEAD is not asked so for each file."""
+    hub.repos[ID].files["generation_config.json"] = b""
+    hub.faults = [lambda h, m, p, n: {"status": status} if m == "HEAD" else more]
+    download(env, ID)
+    check_cache(hub, env)
+    n_head = len(hub.seen("HEAD"))
+    assert n_head == len(NEEDED) if status == 403 else 0 < n_head < len(NEEDED)
+    commit = hub.repos[ID].commit
+    assert [r[3].get("Range") for r in hub.seen("GET", commit + "/config.json")] == ["bytes=0-0", None]
+    empty = [r[3].get("Range") for r in hub.seen("GET", commit + "/generation_config.json")]
+    assert empty == (["bytes=0-0", None] if more else ["bytes=0-0", None, None])  # it has no first byte
+
+
+def test_a_mirror_without_head_that_redirects(hub, env):
+    """The hop that refuses HEAD is asked again; a size that is not the file's would end the download."""
+    def fault(host, method, path, n):
+        if host == "hub" and "/resolve/" in path and not path.endswith("?moved"):
+            return {"status": 307, "headers": {"Location": path + "?moved"}}
+        return {"status": 405} if method == "HEAD" else None
+    hub.faults = [fault]
+    download(env, ID)
+    check_cache(hub, env)
+    assert any(path.endswith("?moved") for _, _, path, headers in hub.seen("GET") if headers.get("Range") == "bytes=0-0")
+
+
+def test_a_refusal_of_the_hub_is_no_mirror_without_head(hub, env):
+    hub.faults = [lambda h, m, p, n: {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}} if m == "HEAD" else None]
+    refused(env, MODEL, ["is gated"], ID)
+    assert not hub.seen("GET", "/resolve/")
+    hub.faults = [lambda h, m, p, n: {"status": 405} if "/resolve/" in p else None]
+    refused(env, NETWORK, ["HTTP status 405"], ID)
+
+
 def test_size_of_a_redirect_is_not_the_file(hub, env):
     """Without X-Linked-Size the length of a file is not known before it comes."""
     hub.faults = [lambda h, m, p, n: {"more": {"X-Linked-Size": "unknown"}} if m == "HEAD" else None]
@@ -414,7 +450,7 @@ def test_wrong_checksum(hub, env, tmp_path):
 
 def test_disk_space(hub, env):
     hub.faults = [lambda h, m, p, n: {"more": {"X-Linked-Size": 10**15}} if m == "HEAD" and "model-00001" in p else None]
-    refused(env, DISK, ["needs 1000000.", "GB free", "--download-dir"], ID)
+    refused(env, DISK, ["needs 1.00 PB", "B free", "--download-dir"], ID)
     assert not hub.seen("GET", "model-00001")
 
 
@@ -541,12 +577,13 @@ def test_both_at_once(hub, env):
 
 
 def test_cache_ls(hub, env):
-    assert quire(env, "cache", "ls").stdout.endswith("0 models, 0.00 GB\n")
+    assert quire(env, "cache", "ls").stdout.endswith("0 models, 0 B\n")
     download(env, ID)
     repo = hub.repos[ID]
     size = sum(len(FILES[n]) for n in NEEDED)
     text = quire(env, "cache", "ls")
     assert text.returncode == 0 and ID in text.stdout and repo.commit in text.stdout and "main" in text.stdout
+    assert "kB" in text.stdout and "0.00" not in text.stdout, text.stdout
     [line] = quire(env, "cache", "ls", "--json").stdout.splitlines()
     assert json.loads(line) == {"model": ID, "path": str(repo_dir(env)), "bytes": size, "incomplete_bytes": 0, "revisions": [
         {"commit": repo.commit, "refs": "main", "files": len(NEEDED), "bytes": size}]}

@@ -56,6 +56,8 @@ void http_release(struct http *h)
 void http_add(struct http *h, struct http_request *r)
 {
     snprintf(r->at, sizeof r->at, "%s", r->url);
+    if (r->head_only && h->refuses_head)
+        r->probe = HTTP_PROBE_BYTE;
     r->next = h->requests;
     h->requests = r;
 }
@@ -76,8 +78,12 @@ static size_t on_body(char *data, size_t size, size_t n, void *ctx)
 {
     struct http_request *r = ctx;
     n *= size;
-    if (!is_success(r->head.status) || r->head_only)
-        return n; /* the text of an error or a redirect */
+    if (!is_success(r->head.status))
+        return n;       /* the text of an error or a redirect */
+    if (r->head_only) { /* of a GET: the head is there, more than a byte ends the transfer */
+        r->got += n;
+        return r->got > 1 ? 0 : n;
+    }
     if (!r->begun) {
         r->begun = true;
         if (r->head.status == 200)
@@ -108,7 +114,8 @@ static void set_options(const struct http *h, struct http_request *r)
     curl_easy_setopt(r->easy, CURLOPT_USERAGENT, "quire/" QUIRE_VERSION);
     curl_easy_setopt(r->easy, CURLOPT_PROTOCOLS_STR,
                      strncasecmp(h->endpoint->url, "https://", 8) ? "http,https" : "https");
-    curl_easy_setopt(r->easy, CURLOPT_NOBODY, r->head_only ? 1L : 0L);
+    curl_easy_setopt(r->easy, CURLOPT_NOBODY,
+                     r->head_only && r->probe == HTTP_PROBE_HEAD ? 1L : 0L);
     curl_easy_setopt(r->easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(r->easy, CURLOPT_HEADERDATA, r);
     curl_easy_setopt(r->easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -143,6 +150,8 @@ static enum q_code start_transfer(struct http *h, struct http_request *r, struct
             snprintf(range + n, sizeof range - (size_t)n, "%llu", (unsigned long long)r->last);
         ok = ok && add_line(r, range);
     }
+    if (r->head_only && r->probe == HTTP_PROBE_BYTE)
+        ok = ok && add_line(r, "Range: bytes=0-0");
     if (!ok)
         return q_fail(e, Q_NO_MEMORY, "libcurl: out of memory");
     set_options(h, r);
@@ -245,6 +254,31 @@ static bool is_answer(const struct http_request *r)
            (r->head.linked_etag || (*r->head.etag && *r->head.commit));
 }
 
+/* HEAD is refused, or the file has no first byte: ask in the next way. False: there is none. */
+static bool probe_again(struct http *h, struct http_request *r)
+{
+    const unsigned status = r->head.status;
+    const bool no_head = status == 405 || status == 501;
+    if (!r->head_only)
+        return false;
+    if (r->probe == HTTP_PROBE_HEAD && (no_head || (status == 403 && !*r->head.error_code)))
+        r->probe = HTTP_PROBE_BYTE;
+    else if (r->probe == HTTP_PROBE_BYTE && status == 416)
+        r->probe = HTTP_PROBE_ALL;
+    else
+        return false;
+    h->refuses_head |= no_head;
+    stop_transfer(h, r);
+    r->at_ms = 0;
+    return true;
+}
+
+/* The transfer of a head ended where it was cut (on_body). */
+static bool is_cut(const struct http_request *r, CURLcode curl)
+{
+    return r->head_only && curl == CURLE_WRITE_ERROR && is_success(r->head.status);
+}
+
 static bool is_busy(unsigned status)
 {
     return status == 408 || status == 429 || (status >= 500 && status <= 599 && status != 501);
@@ -253,8 +287,11 @@ static bool is_busy(unsigned status)
 static enum q_code end_body(struct http_request *r, struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    if (r->head_only)
+    if (r->head_only) { /* a byte's length is not the file's */
+        if (r->head.status == 206 && !r->head.linked_size)
+            r->head.size = r->head.range_total;
         return Q_OK;
+    }
     if (!r->begun) { /* an empty file */
         r->from = r->head.status == 200 ? 0 : r->from;
         rc = r->sink->begin ? r->sink->begin(r->ctx, &r->head, e) : Q_OK;
@@ -290,7 +327,7 @@ static void on_end(struct http *h, struct http_request *r, CURLcode curl)
     const unsigned status = r->head.status;
     if (r->sink_rc) {
         finish(h, r, r->sink_rc, &r->sink_error);
-    } else if (curl != CURLE_OK) {
+    } else if (curl != CURLE_OK && !is_cut(r, curl)) {
         enum q_code rc = fail_transfer(h, r, curl, &e);
         r->is_unreachable = curl == CURLE_COULDNT_CONNECT || curl == CURLE_COULDNT_RESOLVE_HOST;
         if (is_final(curl))
@@ -306,7 +343,7 @@ static void on_end(struct http *h, struct http_request *r, CURLcode curl)
             retry(h, r, -1, &e);
         else
             finish(h, r, rc, &e);
-    } else {
+    } else if (!probe_again(h, r)) {
         on_refusal(h, r);
     }
 }

@@ -4,6 +4,8 @@
  * A request goes through attempts: a broken connection, 429 and 5xx are tried again after a delay
  * that doubles, or that the server names; an attempt that got further than all before it starts the
  * count anew. Redirects are followed here, because the token must not leave the endpoint's origin.
+ * Mirrors may refuse HEAD (405, 501, 403 without a hub's X-Error-Code): a GET of the first byte has
+ * the same headers, and for an empty file, or a server that sends more, a GET that ends there.
  *
  *     http_add ─▶ [delay] ─▶ offset ─▶ begin (200, 206) ─▶ data … ─▶ done
  *                    ▲────── broken, 416, 429, 5xx ◀───────┘
@@ -34,10 +36,14 @@ struct http_sink { /* where the answer goes; NULL members are skipped */
     void (*done)(void *ctx, enum q_code rc, const struct head *h, struct q_err *e);
 };
 
+enum http_probe { HTTP_PROBE_HEAD, HTTP_PROBE_BYTE, HTTP_PROBE_ALL };
+
 struct http_request {
     const char *url; /* borrowed until done */
-    bool head_only;  /* HEAD; a redirect to another host is the answer */
-    uint64_t last;   /* the last byte that is asked for; 0: all from the offset on */
+    /* Only the head of the answer: HEAD, or where a server refuses that, the beginning of a GET; a
+     * redirect to another host is the answer. */
+    bool head_only;
+    uint64_t last; /* the last byte that is asked for; 0: all from the offset on */
     const struct http_sink *sink;
     void *ctx;
     const char *what; /* for messages: the file or the model; borrowed until done */
@@ -45,6 +51,7 @@ struct http_request {
     struct http_request *next;
     CURL *easy; /* NULL: not running */
     struct curl_slist *lines;
+    enum http_probe probe;     /* of head_only */
     char at[HEAD_URL_MAX + 1]; /* the URL of this hop */
     unsigned hops, attempts;
     int64_t at_ms; /* when to start */
@@ -60,6 +67,7 @@ struct http {
     const struct endpoint *endpoint;
     CURLM *multi;
     struct http_request *requests; /* all that are not done */
+    bool refuses_head;             /* a server has no HEAD: it is not tried again */
     /* Makes the error of a status that is not tried again; ctx: of the http. */
     enum q_code (*fail)(const struct http_request *r, void *ctx, struct q_err *e);
     void *ctx;

@@ -1,69 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/adapter_settings.h"
-#include <jansson.h>
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/hub.h"
-#include "common/json_read.h"
 #include "common/mem.h"
 #include "engine/model/lora/lora.h"
 #include "engine/worker/ring.h"
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
-
-static enum q_code set_text(char *out, size_t size, const char *text, size_t n, struct q_err *e)
-{
-    if (n == 0 || n >= size)
-        return q_fail(e, Q_INVALID,
-                      "--lora-modules: a name or a path is empty or has more than %zu bytes",
-                      size - 1);
-    snprintf(out, size, "%.*s", (int)n, text);
-    return Q_OK;
-}
-
-static enum q_code parse_json(struct adapter_module *m, const char *text, struct q_err *e)
-{
-    json_error_t error;
-    json_t *root = json_read_string(text, JSON_REJECT_DUPLICATES, &error), *v;
-    const char *key, *name = NULL, *path = NULL;
-    enum q_code rc = Q_OK;
-    if (!root)
-        return q_fail(e, Q_INVALID, "--lora-modules %.100s: is no JSON: %.100s", text, error.text);
-    json_object_foreach (root, key, v) {
-        const bool known = !strcmp(key, "name") || !strcmp(key, "path");
-        const bool base = !strcmp(key, "base_model_name"); /* vLLM's: for display */
-        if ((!known && !base) || (!json_is_string(v) && !(base && json_is_null(v)))) {
-            rc = q_fail(e, Q_INVALID,
-                        "--lora-modules %.100s: \"%.40s\" is not accepted; expected texts name "
-                        "and path",
-                        text, key);
-            break;
-        }
-        name = !strcmp(key, "name") ? json_string_value(v) : name;
-        path = !strcmp(key, "path") ? json_string_value(v) : path;
-    }
-    if (!rc && (!name || !path))
-        rc = q_fail(e, Q_INVALID, "--lora-modules %.100s: expected an object with name and path",
-                    text);
-    if (!rc && !(rc = set_text(m->name, sizeof m->name, name, strlen(name), e)))
-        rc = set_text(m->path, sizeof m->path, path, strlen(path), e);
-    json_decref(root);
-    return rc;
-}
-
-FALLIBLE adapter_module_parse(struct adapter_module *m, const char *text, struct q_err *e)
-{
-    const char *equal = strchr(text, '=');
-    if (*text == '{')
-        return parse_json(m, text, e);
-    if (!equal)
-        return q_fail(e, Q_INVALID,
-                      "--lora-modules is \"%.100s\", expected NAME=PATH or "
-                      "{\"name\": …, \"path\": …}",
-                      text);
-    const enum q_code rc = set_text(m->name, sizeof m->name, text, (size_t)(equal - text), e);
-    return rc ? rc : set_text(m->path, sizeof m->path, equal + 1, strlen(equal + 1), e);
-}
 
 static enum q_code dtype_option(struct worker_config *w, const char *text, struct q_err *e)
 {
@@ -170,8 +114,8 @@ FALLIBLE adapter_settings_take(struct adapter_settings *s, const char *path, str
         const char *name = next_text(&list, &at), *dir = name ? next_text(&list, &at) : NULL;
         if (!dir || !next_text(&list, &at)) /* the last one: the fingerprint */
             rc = q_fail(e, Q_CORRUPT, "%s: is cut off", path);
-        else if (!(rc = set_text(modules[n].name, sizeof modules[n].name, name, strlen(name), e)))
-            rc = set_text(modules[n].path, sizeof modules[n].path, dir, strlen(dir), e);
+        else
+            rc = adapter_module_set(&modules[n], name, strlen(name), dir, e);
         n += !rc;
     }
     buf_release(&list);

@@ -2,15 +2,7 @@
 /* adapter_settings - the options of LoRA adapters, as values. Threads: start-up. */
 #ifndef QUIRE_ENGINE_CORE_ADAPTER_SETTINGS_H
 #define QUIRE_ENGINE_CORE_ADAPTER_SETTINGS_H
-#include <limits.h>
-#include "common/options.h"
-
-#define ADAPTER_NAME_MAX 128u /* bytes, with the NUL */
-
-struct adapter_module { /* an adapter's name, and its folder as it was given */
-    char name[ADAPTER_NAME_MAX];
-    char path[PATH_MAX];
-};
+#include "common/hub/adapter_module.h"
 
 struct adapter_settings {
     uint32_t max_loras;             /* different ones in a step; 0 = adapters are not enabled */
@@ -28,7 +20,5 @@ FALLIBLE adapter_options(struct adapter_settings *s, struct worker_config *w,
 /* The modules of a file that has core_adapter_list of an engine before, in place of those of the
  * options. Errors: Q_IO, Q_CORRUPT, Q_NO_MEMORY. */
 FALLIBLE adapter_settings_take(struct adapter_settings *s, const char *path, struct q_err *e);
-/* "name=path", or {"name": …, "path": …} as vLLM has it. Errors: Q_INVALID. */
-FALLIBLE adapter_module_parse(struct adapter_module *m, const char *text, struct q_err *e);
 
 #endif

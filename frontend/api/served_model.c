@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "common/file.h"
+#include "common/hub/adapter_module.h"
 #include "common/hub/config_source.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
@@ -85,6 +86,8 @@ FALLIBLE served_model_open(struct served_model *s, const char *model, const stru
             return q_fail(e, Q_INVALID,
                           "--served-model-name is empty, expected a name for the API");
     model_names_init(&s->named, model, s->dir);
+    if ((rc = adapter_modules_check(o, &s->named, e))) /* of programs that start the engine */
+        return rc;
     s->shown[0] = s->named.shown;
     s->names = o->served_model_name.n ? o->served_model_name.items : s->shown;
     s->n_name = o->served_model_name.n ? o->served_model_name.n : 1;
@@ -179,8 +182,8 @@ FALLIBLE served_model_load(struct served_model *s, struct q_err *e)
     if (!s->chat.template) {
         size_t n = strlen(s->chat.error);
         log_warning("chat is disabled: %s", s->chat.error);
-        snprintf(s->chat.error + n, sizeof s->chat.error - n,
-                 "; /v1/completions accepts plain text");
+        snprintf(s->chat.error + n, sizeof s->chat.error - n, "; %s accepts plain text",
+                 served_model_pools(s) ? "input" : "/v1/completions");
     }
     return load_shared(s, e);
 }

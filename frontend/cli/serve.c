@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/hub/adapter_module.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/net.h"
@@ -131,6 +132,20 @@ static FALLIBLE check_files(const struct options *o, struct q_err *e)
     return rc;
 }
 
+/* The engine knows no name of the model, and a frontend no --lora-modules. */
+static FALLIBLE check_adapters(const struct options *o, struct q_err *e)
+{
+    static struct model_names names;
+    char dir[PATH_MAX];
+    enum q_code rc;
+    if (!o->lora_modules.n)
+        return Q_OK;
+    if ((rc = hub_resolve_files(dir, o->positional[0], *o->revision ? o->revision : NULL, e)))
+        return rc;
+    model_names_init(&names, o->positional[0], dir);
+    return adapter_modules_check(o, &names, e);
+}
+
 /* Bind the port and check the arguments and the model's folder before "listening" is logged. 0, or
  * the exit code. */
 static int prepare(struct supervisor *s, const struct options *o, struct q_err *e)
@@ -173,6 +188,10 @@ int main(int argc, char **argv)
     if (hub_prepare(&o, &e)) { /* before signals are blocked: SIGTERM ends a download */
         log_error("%s", e.message);
         return EXIT_MODEL;
+    }
+    if (check_adapters(&o, &e)) {
+        log_error("%s", e.message);
+        return e.code == Q_INVALID ? EXIT_USAGE : EXIT_MODEL;
     }
     s.options = &o;
     s.signals = block_signals();

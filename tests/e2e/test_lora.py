@@ -160,6 +160,27 @@ def test_an_adapter_is_not_named_as_the_model(server):
         assert server.post("/v1/unload_lora_adapter", {"lora_name": name})[0] == 404
 
 
+def test_start_with_the_name_of_the_model(tmp_path):
+    """--lora-modules with a name of the served model: no request would reach the adapter."""
+    lines = tmp_path / "in"
+    lines.write_text("")
+    name = LLAMA.name
+    for options, taken in (
+            (("--lora-modules", f"{name}={R4}"), name), (("--lora-modules", f"{LLAMA}={R4}"), str(LLAMA)),
+            (("--served-model-name", "one", "two", "--lora-modules", f"r4={R4}", json.dumps({"name": "two", "path": str(R8)})), "two")):
+        for program in (("quire-serve", LLAMA, "--port", "0"), ("quire-run-batch", LLAMA, "-i", lines, "-o", tmp_path / "out")):
+            done = run_program(*program, *OPTIONS, *options)
+            assert done.returncode == 2, done.stderr
+            assert f'--lora-modules: "{taken}" is a name of the served model' in done.stderr, done.stderr
+
+
+def test_the_name_of_the_model_behind_served_names(start):
+    """With --served-model-name the folder's name is free for an adapter."""
+    server = start(LLAMA, *OPTIONS, "--served-model-name", "base", "--lora-modules", f"{LLAMA.name}={R4}")
+    for prompt in prompts(R4):
+        assert ask(server, prompt["ids"], LLAMA.name) == prompt["greedy"]
+
+
 def test_unload_while_requests_run(server):
     """A request that has begun keeps its adapter, in place of which another may come meanwhile."""
     ids = prompts(R8)[0]["ids"]

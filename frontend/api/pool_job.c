@@ -31,6 +31,10 @@ static void job_free(struct task *t)
         q_free(j->texts[i].values);
     }
     q_free(j->texts);
+    turn_release(&j->turn);
+    prompts_release(&j->chat);
+    json_decref(j->sides[0]);
+    json_decref(j->sides[1]);
     q_free(j->slots);
     json_decref(j->body);
     q_free(j);
@@ -59,18 +63,25 @@ static void fail(struct pool_job *j, const struct q_err *e, uint32_t retry_after
 
 static void finish(struct pool_job *j)
 {
+    const bool is_body = pool_values_is_body(&j->values);
     struct q_err e = Q_ERR_INIT;
-    struct buf body = BUF_INIT;
+    struct buf body = BUF_INIT, metadata = BUF_INIT;
     pool_reply(j, &body);
-    if (buf_check(&body, "the answer", &e)) {
+    if (j->values.encoding == POOL_BYTES)
+        pool_reply_metadata(j, &metadata);
+    if (buf_check(&body, "the answer", &e) || buf_check(&metadata, "the answer", &e)) {
         buf_release(&body);
+        buf_release(&metadata);
         fail(j, &e, 0);
         return;
     }
     j->ended = true;
+    if (metadata.len)
+        http_add_header(j->task.x, "metadata", buf_str(&metadata));
+    buf_release(&metadata);
     metric_add(METRIC_SUCCESS_STOP, 1);
     metric_observe(METRIC_E2E, (double)(clock_us() - j->arrived_us) / 1e6);
-    http_reply(j->task.x, 200, "application/json", &body);
+    http_reply(j->task.x, 200, is_body ? "application/octet-stream" : "application/json", &body);
 }
 
 static const struct generation_calls slot_calls;
@@ -170,14 +181,21 @@ static void on_error(struct generation *g, enum q_code code, const char *message
 
 static const struct generation_calls slot_calls = {.on_tokens = on_tokens, .on_error = on_error};
 
+/* An error of the texts is of the field that has them. */
+static void note_texts(struct pool_job *j)
+{
+    const bool is_paired = j->form == POOL_SCORE || j->form == POOL_RERANK;
+    const char *field = is_paired ? "documents" : j->fields[POOL_messages] ? "messages" : "input";
+    snprintf(j->param, sizeof j->param, "%s", field);
+}
+
 static enum q_code job_prepare(struct task *t, struct q_err *e)
 {
     struct pool_job *j = (struct pool_job *)t;
     enum q_code rc = pool_read(j, e);
     if (rc || !(rc = pool_encode(j, e)))
         return rc;
-    snprintf(j->param, sizeof j->param, "%s",
-             j->form == POOL_SCORE || j->form == POOL_RERANK ? "documents" : "input");
+    note_texts(j);
     return q_wrap(e, "%s", j->param);
 }
 
@@ -211,8 +229,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
     }
     if (!rc && (rc = app_check_key(j->app, t->x, NULL, &e)))
         snprintf(j->param, sizeof j->param, "model");
-    if (!rc)
-        rc = pool_check_lengths(j, &e);
+    if (!rc && (rc = pool_check_lengths(j, &e)) && j->too_long)
+        note_texts(j);
     if (!rc)
         rc = find_tenant(j, &e);
     if (!rc && !(j->slots = q_calloc(POOL_OPEN_MAX, sizeof *j->slots)))

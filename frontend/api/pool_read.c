@@ -4,7 +4,7 @@
 #include "frontend/api/json.h"
 #include "frontend/api/pool.h"
 
-enum pool_type { TYPE_STR, TYPE_INT, TYPE_BOOL, TYPE_ANY };
+enum pool_type { TYPE_STR, TYPE_INT, TYPE_BOOL, TYPE_LIST, TYPE_OBJECT, TYPE_ANY };
 
 #define EMBEDDINGS POOL_EMBEDDINGS
 #define POOLING    POOL_POOLING
@@ -25,7 +25,12 @@ static const char names[] = ""
 #include "frontend/api/pool_fields.def"
     ;
 
-static enum q_code fail_at(struct pool_job *j, enum q_code rc, enum pool_field field)
+const char *pool_field_name(enum pool_field field)
+{
+    return fields[field].name;
+}
+
+enum q_code pool_fail_at(struct pool_job *j, enum q_code rc, enum pool_field field)
 {
     snprintf(j->param, sizeof j->param, "%s", fields[field].name);
     return rc;
@@ -36,15 +41,32 @@ static enum q_code fail_at(struct pool_job *j, enum q_code rc, enum pool_field f
 static enum q_code check_type(struct pool_job *j, enum pool_field i, const json_t *v,
                               struct q_err *e)
 {
-    static const char *const expected[] = {"a string", "a whole number", "true or false", ""};
+    static const char *const expected[] = {
+        "a string", "a whole number", "true or false", "an array", "an object", "",
+    };
     const enum pool_type t = fields[i].type;
     if (t == TYPE_ANY || (t == TYPE_STR && json_is_string(v)) ||
-        (t == TYPE_INT && json_is_integer(v)) || (t == TYPE_BOOL && json_is_boolean(v)))
+        (t == TYPE_INT && json_is_integer(v)) || (t == TYPE_BOOL && json_is_boolean(v)) ||
+        (t == TYPE_LIST && json_is_array(v)) || (t == TYPE_OBJECT && json_is_object(v)))
         return Q_OK;
-    return fail_at(
+    return pool_fail_at(
         j,
         q_fail(e, Q_INVALID, "%s: expected %s, got %s", fields[i].name, expected[t], json_kind(v)),
         i);
+}
+
+/* Fields of conversations do nothing to texts. */
+static void note_idle(struct pool_job *j)
+{
+    static const enum pool_field of_messages[] = {
+        POOL_add_generation_prompt,
+        POOL_continue_final_message,
+        POOL_chat_template,
+        POOL_chat_template_kwargs,
+    };
+    for (size_t i = 0; i < sizeof of_messages / sizeof *of_messages; i++)
+        if (!j->fields[POOL_messages] && j->fields[of_messages[i]])
+            unknown_no_effect(&j->unknown, fields[of_messages[i]].name);
 }
 
 static enum q_code read_fields(struct pool_job *j, struct q_err *e)
@@ -57,9 +79,6 @@ static enum q_code read_fields(struct pool_job *j, struct q_err *e)
         while (i < POOL_FIELDS && strcmp(fields[i].name, name) != 0)
             i++;
         if (i == POOL_FIELDS || !(fields[i].forms & (int)j->form)) {
-            if (!strcmp(name, "messages"))
-                return q_fail(e, Q_UNSUPPORTED,
-                              "messages: conversations are not supported here; send their text");
             const size_t n = unknown_nearest(&j->unknown, name, names, &nearest);
             unknown_note(&j->unknown, name, nearest, n);
             continue;
@@ -70,6 +89,7 @@ static enum q_code read_fields(struct pool_job *j, struct q_err *e)
             return rc;
         j->fields[i] = v;
     }
+    note_idle(j);
     if ((rc = unknown_check(&j->unknown, j->app->options->strict_fields, e)))
         snprintf(j->param, sizeof j->param, "%.63s", j->unknown.first);
     return rc;
@@ -87,10 +107,10 @@ static enum q_code check_word(struct pool_job *j, enum pool_field field, const c
     const char *is = string_of(j, field, NULL);
     if (!is || (*is && !strchr(is, ' ') && unknown_is_one_of(is, words)))
         return Q_OK;
-    return fail_at(j,
-                   q_fail(e, Q_UNSUPPORTED, "%s: \"%.40s\" is not supported; accepted are: %s",
-                          fields[field].name, is, words),
-                   field);
+    return pool_fail_at(j,
+                        q_fail(e, Q_UNSUPPORTED, "%s: \"%.40s\" is not supported; accepted are: %s",
+                               fields[field].name, is, words),
+                        field);
 }
 
 /* Of prompt_name, or the folder's own. */
@@ -102,15 +122,25 @@ static enum q_code read_prompt(struct pool_job *j, struct q_err *e)
     struct buf all = BUF_INIT_MAX(256);
     json_t *v;
     enum q_code rc = Q_OK;
+    j->prompt = "";
+    if (j->fields[POOL_messages]) /* the chat template writes what is around the text */
+        return name ? pool_fail_at(
+                          j,
+                          q_fail(e, Q_INVALID,
+                                 "prompt_name: it is of input; messages have the prompt that "
+                                 "the chat template writes"),
+                          POOL_prompt_name)
+                    : Q_OK;
     j->prompt = text ? text : "";
     if (p->excludes_prompt && *j->prompt)
-        return fail_at(j,
-                       q_fail(e, Q_UNSUPPORTED,
-                              "prompt_name: the model's vectors leave out the tokens of \"%.60s\" "
-                              "(include_prompt is false in its pooling's config.json), which is "
-                              "not supported",
-                              name ? name : ""),
-                       POOL_prompt_name);
+        return pool_fail_at(
+            j,
+            q_fail(e, Q_UNSUPPORTED,
+                   "prompt_name: the model's vectors leave out the tokens of \"%.60s\" "
+                   "(include_prompt is false in its pooling's config.json), which is "
+                   "not supported",
+                   name ? name : ""),
+            POOL_prompt_name);
     if (!name || text)
         return Q_OK;
     json_object_foreach (p->prompts, known, v)
@@ -122,7 +152,7 @@ static enum q_code read_prompt(struct pool_job *j, struct q_err *e)
                              "prompt_name: the model has no prompts (no "
                              "config_sentence_transformers.json with them)");
     buf_release(&all);
-    return fail_at(j, rc, POOL_prompt_name);
+    return pool_fail_at(j, rc, POOL_prompt_name);
 }
 
 static enum q_code read_dimensions(struct pool_job *j, struct q_err *e)
@@ -136,23 +166,23 @@ static enum q_code read_dimensions(struct pool_job *j, struct q_err *e)
         is_listed = is_listed || p->dims[i] == n;
     j->n_value = (uint32_t)n;
     if (n < 1 || n > p->n_out)
-        return fail_at(
+        return pool_fail_at(
             j,
             q_fail(e, Q_INVALID, "dimensions: expected 1 to %u, got %lld", p->n_out, (long long)n),
             POOL_dimensions);
     if (!p->is_matryoshka || p->makes != ARCHS_EMBEDS)
-        return fail_at(j,
-                       q_fail(e, Q_INVALID,
-                              "dimensions: the model does not support fewer than its %u: its "
-                              "config.json has no is_matryoshka and no matryoshka_dimensions",
-                              p->n_out),
-                       POOL_dimensions);
+        return pool_fail_at(j,
+                            q_fail(e, Q_INVALID,
+                                   "dimensions: the model does not support fewer than its %u: its "
+                                   "config.json has no is_matryoshka and no matryoshka_dimensions",
+                                   p->n_out),
+                            POOL_dimensions);
     if (!is_listed)
-        return fail_at(j,
-                       q_fail(e, Q_INVALID,
-                              "dimensions: %lld is not among the model's matryoshka_dimensions",
-                              (long long)n),
-                       POOL_dimensions);
+        return pool_fail_at(
+            j,
+            q_fail(e, Q_INVALID, "dimensions: %lld is not among the model's matryoshka_dimensions",
+                   (long long)n),
+            POOL_dimensions);
     return Q_OK;
 }
 
@@ -174,38 +204,60 @@ static enum q_code read_settings(struct pool_job *j, struct q_err *e)
     const char *salt = string_of(j, POOL_cache_salt, "x");
     const json_int_t priority = json_integer_value(j->fields[POOL_priority]);
     enum q_code rc;
-    if ((rc = check_word(j, POOL_encoding_format, "float base64", e)) ||
-        (rc = check_word(j, POOL_embed_dtype, "float32", e)) ||
-        (rc = check_word(j, POOL_endianness, "native little", e)) ||
+    if ((rc = check_word(j, POOL_encoding_format, POOL_ENCODING_WORDS, e)) ||
+        (rc = check_word(j, POOL_embed_dtype, POOL_DTYPE_WORDS, e)) ||
+        (rc = check_word(j, POOL_endianness, POOL_ENDIAN_WORDS, e)) ||
         (rc = check_word(j, POOL_truncation_side, "left right", e)) ||
         (rc = check_word(j, POOL_task, p->makes == ARCHS_EMBEDS ? "embed" : "classify", e)) ||
         (rc = read_dimensions(j, e)) || (rc = read_prompt(j, e)))
         return rc;
     if (!*salt || strlen(salt) > CACHE_SALT_MAX)
-        return fail_at(
+        return pool_fail_at(
             j, q_fail(e, Q_INVALID, "cache_salt: expected 1 to %d characters", CACHE_SALT_MAX),
             POOL_cache_salt);
     if (priority < INT32_MIN || priority > INT32_MAX)
-        return fail_at(j, q_fail(e, Q_INVALID, "priority: expected a number of 32 bits"),
-                       POOL_priority);
+        return pool_fail_at(j, q_fail(e, Q_INVALID, "priority: expected a number of 32 bits"),
+                            POOL_priority);
     j->truncate = json_integer_value(j->fields[POOL_truncate_prompt_tokens]);
     if (j->fields[POOL_truncate_prompt_tokens] && (j->truncate < -1 || j->truncate == 0))
-        return fail_at(j,
-                       q_fail(e, Q_INVALID,
-                              "truncate_prompt_tokens: expected -1 (the model's maximum) or a "
-                              "number from 1 on, got %lld",
-                              (long long)j->truncate),
-                       POOL_truncate_prompt_tokens);
-    j->base64 = !strcmp(string_of(j, POOL_encoding_format, ""), "base64");
+        return pool_fail_at(j,
+                            q_fail(e, Q_INVALID,
+                                   "truncate_prompt_tokens: expected -1 (the model's maximum) or a "
+                                   "number from 1 on, got %lld",
+                                   (long long)j->truncate),
+                            POOL_truncate_prompt_tokens);
+    j->values = pool_values_of(string_of(j, POOL_encoding_format, "float"),
+                               string_of(j, POOL_embed_dtype, "float32"),
+                               string_of(j, POOL_endianness, "native"));
     j->is_left = !strcmp(string_of(j, POOL_truncation_side, ""), "left");
-    j->is_plain = json_is_false(j->fields[POOL_add_special_tokens]);
+    j->is_plain = j->fields[POOL_messages] ? !json_is_true(j->fields[POOL_add_special_tokens])
+                                           : json_is_false(j->fields[POOL_add_special_tokens]);
     j->is_raw = is_raw(j);
+    return Q_OK;
+}
+
+/* An answer in bytes needs a connection, and its header has a limit in every client. */
+static enum q_code check_encoding(struct pool_job *j, struct q_err *e)
+{
+    if (pool_values_is_body(&j->values) && !j->app->server)
+        return pool_fail_at(j,
+                            q_fail(e, Q_UNSUPPORTED,
+                                   "encoding_format: answers in a file are JSON; accepted are: "
+                                   "float base64"),
+                            POOL_encoding_format);
+    if (j->values.encoding == POOL_BYTES && j->n_text > POOL_PLACES_MAX)
+        return pool_fail_at(j,
+                            q_fail(e, Q_INVALID,
+                                   "encoding_format: bytes has a header with the place of each "
+                                   "vector, for at most %u texts; bytes_only has none",
+                                   POOL_PLACES_MAX),
+                            POOL_encoding_format);
     return Q_OK;
 }
 
 /* ---- texts ---- */
 
-static enum q_code make_texts(struct pool_job *j, size_t n, struct q_err *e)
+enum q_code pool_make_texts(struct pool_job *j, size_t n, struct q_err *e)
 {
     const size_t n_value = j->n_value ? j->n_value : j->app->served.pooling.n_out;
     if (n == 0)
@@ -220,8 +272,8 @@ static enum q_code make_texts(struct pool_job *j, size_t n, struct q_err *e)
     return j->texts ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for %zu texts", n);
 }
 
-static enum q_code take_text(struct pool_job *j, struct pool_text *t, const json_t *v,
-                             struct q_err *e)
+enum q_code pool_take_text(struct pool_job *j, struct pool_text *t, const json_t *v,
+                           struct q_err *e)
 {
     if (!j->app->served.tokenizer)
         return q_fail(e, Q_UNSUPPORTED,
@@ -257,7 +309,7 @@ static enum q_code take_one(struct pool_job *j, struct pool_text *t, const json_
                             struct q_err *e)
 {
     if (json_is_string(v))
-        return take_text(j, t, v, e);
+        return pool_take_text(j, t, v, e);
     if (json_is_array(v))
         return take_ids(j, t, v, e);
     return q_fail(e, Q_INVALID, "expected a string or an array of token ids, got %s", json_kind(v));
@@ -270,98 +322,17 @@ static enum q_code read_input(struct pool_job *j, struct q_err *e)
     const bool is_one = json_is_string(v) || json_is_integer(json_array_get(v, 0));
     enum q_code rc;
     if (!v)
-        return q_fail(e, Q_INVALID, "the field is missing");
+        return q_fail(e, Q_INVALID, "the field is missing, expected input or messages");
     if (!is_one && !json_is_array(v))
         return q_fail(e, Q_INVALID,
                       "expected a string, an array of strings, of token ids, or of arrays of token "
                       "ids; got %s",
                       json_kind(v));
-    if ((rc = make_texts(j, is_one ? 1 : json_array_size(v), e)))
+    if ((rc = pool_make_texts(j, is_one ? 1 : json_array_size(v), e)))
         return rc;
     for (size_t i = 0; i < j->n_text && !rc; i++)
         rc = take_one(j, &j->texts[i], is_one ? v : json_array_get(v, i), e);
     return rc;
-}
-
-/* ---- pairs ---- */
-
-struct side { /* a string, or a list of them */
-    const json_t *v;
-    size_t n;
-};
-
-static enum q_code read_side(struct side *s, const json_t *v, struct q_err *e)
-{
-    *s = (struct side){v, json_is_array(v) ? json_array_size(v) : 1};
-    if (!v)
-        return q_fail(e, Q_INVALID, "the field is missing");
-    if (!json_is_array(v) && !json_is_string(v))
-        return q_fail(e, Q_INVALID, "expected a string or an array of strings, got %s",
-                      json_kind(v));
-    for (size_t i = 0; json_is_array(v) && i < s->n; i++) {
-        const json_t *item = json_array_get(v, i);
-        const json_t *text = json_is_object(item) ? json_object_get(item, "text") : item;
-        if (!json_is_string(text))
-            return q_fail(e, Q_INVALID, "entry %zu: expected a string, got %s", i, json_kind(item));
-    }
-    return s->n ? Q_OK : q_fail(e, Q_INVALID, "expected at least one text");
-}
-
-static const json_t *side_at(const struct side *s, size_t i)
-{
-    const json_t *item = json_is_array(s->v) ? json_array_get(s->v, s->n == 1 ? 0 : i) : s->v;
-    return json_is_object(item) ? json_object_get(item, "text") : item;
-}
-
-static enum q_code add_pairs(struct pool_job *j, const struct side *a, const struct side *b,
-                             struct q_err *e)
-{
-    enum q_code rc = make_texts(j, b->n, e);
-    for (size_t i = 0; i < b->n && !rc; i++) {
-        const json_t *second = side_at(b, i);
-        rc = take_text(j, &j->texts[i], side_at(a, i), e);
-        j->texts[i].second_text = json_string_value(second);
-        j->texts[i].n_second_text = json_string_length(second);
-    }
-    return rc;
-}
-
-static enum q_code add_each(struct pool_job *j, const struct side *a, const struct side *b,
-                            struct q_err *e)
-{
-    enum q_code rc = make_texts(j, a->n + b->n, e);
-    for (size_t i = 0; i < a->n + b->n && !rc; i++)
-        rc = take_text(j, &j->texts[i], i < a->n ? side_at(a, i) : side_at(b, i - a->n), e);
-    return rc;
-}
-
-static enum q_code read_pairs(struct pool_job *j, struct q_err *e)
-{
-    static const enum pool_field firsts[] = {POOL_text_1, POOL_data_1, POOL_queries, POOL_query};
-    static const enum pool_field seconds[] = {POOL_text_2, POOL_data_2, POOL_documents};
-    enum pool_field first = j->form == POOL_RERANK ? POOL_query : POOL_text_1;
-    enum pool_field second = j->form == POOL_RERANK ? POOL_documents : POOL_text_2;
-    struct side a, b;
-    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++)
-        first = j->fields[firsts[i]] ? firsts[i] : first;
-    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
-        second = j->fields[seconds[i]] ? seconds[i] : second;
-    if (read_side(&a, j->fields[first], e))
-        return fail_at(j, q_wrap(e, "%s", fields[first].name), first);
-    if (read_side(&b, j->fields[second], e))
-        return fail_at(j, q_wrap(e, "%s", fields[second].name), second);
-    if (a.n != 1 && (a.n != b.n || j->form == POOL_RERANK))
-        return fail_at(j,
-                       q_fail(e, Q_INVALID, "%s: %zu texts for the %zu of %s, expected 1%s",
-                              fields[first].name, a.n, b.n, fields[second].name,
-                              j->form == POOL_RERANK ? "" : " or as many"),
-                       first);
-    j->n_first = a.n;
-    j->n_second = b.n;
-    j->is_paired = j->app->served.pooling.makes == ARCHS_CLASSIFIES;
-    if (j->is_paired ? add_pairs(j, &a, &b, e) : add_each(j, &a, &b, e))
-        return fail_at(j, q_wrap(e, "%s", fields[second].name), second);
-    return Q_OK;
 }
 
 FALLIBLE pool_read(struct pool_job *j, struct q_err *e)
@@ -372,14 +343,16 @@ FALLIBLE pool_read(struct pool_job *j, struct q_err *e)
         (rc = read_fields(j, e)))
         return rc;
     if ((rc = served_model_check_name(&a->served, string_of(j, POOL_model, ""), e)))
-        return fail_at(j, rc, POOL_model);
+        return pool_fail_at(j, rc, POOL_model);
     const char *model = string_of(j, POOL_model, "");
     j->model = *model ? model : a->served.names[0];
     if ((rc = read_settings(j, e)))
         return rc;
     if (j->form == POOL_SCORE || j->form == POOL_RERANK)
-        return read_pairs(j, e);
-    if (read_input(j, e))
-        return fail_at(j, q_wrap(e, "input"), POOL_input);
-    return Q_OK;
+        return pool_read_pairs(j, e);
+    if (j->fields[POOL_messages])
+        rc = pool_read_chat(j, e);
+    else if (read_input(j, e))
+        rc = pool_fail_at(j, q_wrap(e, "input"), POOL_input);
+    return rc ? rc : check_encoding(j, e);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/json.h"
 #include "frontend/api/pool.h"
 
-#define BASE64_PIECE 3072u /* bytes; a multiple of 3 and of a value */
+static const char *word_of(const struct pool_job *j, enum pool_field field, const char *absent)
+{
+    return j->fields[field] ? json_string_value(j->fields[field]) : absent;
+}
 
 static void add_head(const struct pool_job *j, struct buf *out)
 {
@@ -28,29 +30,6 @@ static void add_usage(const struct pool_job *j, struct buf *out)
     buf_add_char(out, '}');
 }
 
-static void add_numbers(struct buf *out, const float *v, uint32_t n)
-{
-    buf_add_char(out, '[');
-    for (uint32_t i = 0; i < n; i++)
-        buf_printf(out, "%s%.9g", i ? "," : "", (double)v[i]);
-    buf_add_char(out, ']');
-}
-
-/* Little-endian f32, as this machine has them. */
-static void add_base64(struct buf *out, const float *v, uint32_t n)
-{
-    const unsigned char *from = (const unsigned char *)v;
-    unsigned char text[BASE64_PIECE / 3 * 4 + 1];
-    buf_add_char(out, '"');
-    for (size_t at = 0, left = n * sizeof *v; left;) {
-        const size_t part = left < BASE64_PIECE ? left : BASE64_PIECE;
-        buf_add(out, text, (size_t)EVP_EncodeBlock(text, from + at, (int)part));
-        at += part;
-        left -= part;
-    }
-    buf_add_char(out, '"');
-}
-
 static void add_vectors(const struct pool_job *j, struct buf *out)
 {
     const bool embeds = j->form == POOL_EMBEDDINGS;
@@ -58,10 +37,7 @@ static void add_vectors(const struct pool_job *j, struct buf *out)
         const struct pool_text *t = &j->texts[i];
         buf_printf(out, "%s{\"index\":%zu,\"object\":\"%s\",\"%s\":", i ? "," : "", i,
                    embeds ? "embedding" : "pooling", embeds ? "embedding" : "data");
-        if (j->base64)
-            add_base64(out, t->values, t->n_value);
-        else
-            add_numbers(out, t->values, t->n_value);
+        pool_values_add(&j->values, out, t->values, t->n_value);
         buf_add_char(out, '}');
     }
 }
@@ -78,7 +54,7 @@ static void add_classes(const struct pool_job *j, struct buf *out)
         buf_printf(out, "%s{\"index\":%zu,\"label\":", i ? "," : "", i);
         buf_add_json_str(out, label, strlen(label));
         buf_add_str(out, ",\"probs\":");
-        add_numbers(out, t->values, t->n_value);
+        pool_values_add(&(struct pool_values){.encoding = POOL_FLOAT}, out, t->values, t->n_value);
         buf_printf(out, ",\"num_classes\":%u}", t->n_value);
     }
 }
@@ -149,8 +125,33 @@ static void add_ranking(const struct pool_job *j, struct buf *out)
     q_free(all);
 }
 
+void pool_reply_metadata(const struct pool_job *j, struct buf *out)
+{
+    size_t at = 0;
+    buf_add_str(out, "{\"id\":");
+    buf_add_json_str(out, j->id, strlen(j->id));
+    buf_printf(out, ",\"created\":%lld,\"model\":", (long long)j->created);
+    buf_add_json_str(out, j->model, strlen(j->model));
+    buf_add_str(out, ",\"data\":[");
+    for (size_t i = 0; i < j->n_text; i++) {
+        const size_t n = pool_values_bytes(&j->values, j->texts[i].n_value);
+        buf_printf(out,
+                   "%s{\"index\":%zu,\"embed_dtype\":\"%s\",\"endianness\":\"%s\",\"start\":%zu,"
+                   "\"end\":%zu,\"shape\":[%u]}",
+                   i ? "," : "", i, word_of(j, POOL_embed_dtype, "float32"),
+                   word_of(j, POOL_endianness, "native"), at, at + n, j->texts[i].n_value);
+        at += n;
+    }
+    buf_printf(out, "],\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu}}",
+               (unsigned long long)j->n_token, (unsigned long long)j->n_token);
+}
+
 void pool_reply(const struct pool_job *j, struct buf *out)
 {
+    for (size_t i = 0; pool_values_is_body(&j->values) && i < j->n_text; i++)
+        pool_values_add(&j->values, out, j->texts[i].values, j->texts[i].n_value);
+    if (pool_values_is_body(&j->values))
+        return;
     add_head(j, out);
     buf_add_str(out, j->form == POOL_RERANK ? ",\"results\":[" : ",\"data\":[");
     if (j->form == POOL_CLASSIFY)

@@ -44,20 +44,19 @@ static enum q_code encode_one(struct pool_job *j, struct pool_text *t, size_t li
                               struct q_err *e)
 {
     const struct tokenizer *tok = j->app->served.tokenizer;
+    struct tokenizer_text text = {.data = t->text, .n = t->n_text, .content = t->content};
     struct token_list plain = TOKEN_LIST_INIT;
     struct buf joined = BUF_INIT;
-    const char *text = t->text;
-    size_t n = t->n_text;
     enum q_code rc = Q_OK;
-    if (*j->prompt) {
+    if (*j->prompt) { /* of texts alone */
         buf_add_str(&joined, j->prompt);
         buf_add(&joined, t->text, t->n_text);
         rc = buf_check(&joined, "a text with its prompt", e);
-        text = buf_str(&joined);
-        n = joined.len;
+        text.data = buf_str(&joined);
+        text.n = joined.len;
     }
-    if (!rc && !(rc = tokenizer_encode(tok, text, n, !j->is_plain, &t->ids, e)) &&
-        t->ids.n > limit && !(rc = tokenizer_encode(tok, text, n, false, &plain, e)))
+    if (!rc && !(rc = tokenizer_encode_prompt(tok, &text, !j->is_plain, &t->ids, e)) &&
+        t->ids.n > limit && !(rc = tokenizer_encode_prompt(tok, &text, false, &plain, e)))
         cut_between(&t->ids, &plain, limit, j->is_left);
     token_list_release(&plain);
     buf_release(&joined);
@@ -134,9 +133,12 @@ FALLIBLE pool_check_lengths(struct pool_job *j, struct q_err *e)
 {
     const uint32_t most = app_max_model_len(j->app);
     if (j->truncate > most)
-        return q_fail(e, Q_INVALID,
-                      "truncate_prompt_tokens: %lld exceeds the model's maximum length, %u",
-                      (long long)j->truncate, most);
+        return pool_fail_at(
+            j,
+            q_fail(e, Q_INVALID,
+                   "truncate_prompt_tokens: %lld exceeds the model's maximum length, %u",
+                   (long long)j->truncate, most),
+            POOL_truncate_prompt_tokens);
     for (size_t i = 0; i < j->n_text; i++)
         if (j->texts[i].ids.n > most) {
             j->too_long = true;

@@ -399,6 +399,17 @@ void http_warn(struct http_exchange *x, const char *text)
         x->warning = h2o_strdup(&x->req->pool, text, strlen(text)).base;
 }
 
+void http_add_header(struct http_exchange *x, const char *name, const char *value)
+{
+    if (x->over || x->broken || x->started || x->local)
+        return;
+    h2o_req_t *r = x->req;
+    const h2o_iovec_t kept_name = h2o_strdup(&r->pool, name, strlen(name));
+    const h2o_iovec_t kept = h2o_strdup(&r->pool, value, strlen(value));
+    h2o_add_header_by_str(&r->pool, &r->res.headers, kept_name.base, kept_name.len, 0, NULL,
+                          kept.base, kept.len);
+}
+
 /* The slot is free for another request, unless clients leave too much unread. */
 static void answer_is_made(struct http_exchange *x, size_t n_byte)
 {

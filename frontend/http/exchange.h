@@ -48,6 +48,9 @@ void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx);
 /* Set the response header X-Quire-Warning; printable ASCII. Call before the response starts.
  * Without headers (local.h) the text is logged. */
 void http_warn(struct http_exchange *x, const char *text);
+/* Add a header to the response, before it starts. value: bytes that a header may have; copied. No
+ * effect without headers (local.h). */
+void http_add_header(struct http_exchange *x, const char *name, const char *value);
 /* Send the whole response; *body is moved out. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
 struct http_error {

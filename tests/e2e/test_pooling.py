@@ -122,6 +122,148 @@ def test_encodings(bert):
     assert list(struct.unpack("<64f", base64.b64decode(raw))) == pytest.approx(vector(bert, TEXT[0]), abs=1e-9)
 
 
+FORMATS = {"float32": "f", "float16": "e", "bfloat16": "H", "fp8_e4m3": "B", "fp8_e5m2": "B"}
+
+
+def number(code, dtype):
+    """The value of a code, by the definition of its format."""
+    if dtype in ("float32", "float16"):
+        return code
+    bits, mantissa, bias = {"bfloat16": (16, 7, 127), "fp8_e4m3": (8, 3, 7), "fp8_e5m2": (8, 2, 15)}[dtype]
+    sign, code = (-1 if code >> (bits - 1) else 1), code & ((1 << bits - 1) - 1)
+    exponent, part = code >> mantissa, code & ((1 << mantissa) - 1)
+    return sign * ((part + (1 << mantissa)) * 2.0 ** (exponent - bias - mantissa) if exponent else part * 2.0 ** (1 - bias - mantissa))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("path, member", [("/v1/embeddings", "embedding"), ("/pooling", "data")])
+def test_embed_dtypes(bert, dtype, path, member):
+    """The numbers of the float answer, rounded to the nearest of the format; big is little with the bytes of each number turned."""
+    def data(**more):
+        status, answer = bert.post(path, {"input": TEXT, "embed_dtype": dtype, **more})
+        assert status == 200, answer
+        return [d[member] for d in answer["data"]]
+    exact = data(encoding_format="float")
+    little, big, native = ([base64.b64decode(v) for v in data(encoding_format="base64", endianness=e)] for e in ("little", "big", "native"))
+    assert native == (little if struct.pack("=H", 1) == b"\1\0" else big)
+    width = struct.calcsize("<" + FORMATS[dtype])
+    step = {"float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "fp8_e4m3": 2.0 ** -4, "fp8_e5m2": 2.0 ** -3}[dtype]
+    smallest = {"fp8_e4m3": 2.0 ** -10, "fp8_e5m2": 2.0 ** -17, "float16": 2.0 ** -25}.get(dtype, 0)
+    for values, small, large in zip(exact, little, big):
+        assert len(small) == len(large) == 64 * width
+        assert large == b"".join(small[i:i + width][::-1] for i in range(0, len(small), width))
+        got = [number(c, dtype) for c in struct.unpack("<64" + FORMATS[dtype], small)]
+        assert all(abs(g - v) <= max(abs(v) * step, smallest) * 1.0001 for g, v in zip(got, values)), dtype
+        if dtype == "float16":
+            assert small == struct.pack("<64e", *values)
+
+
+def test_bytes(bert):
+    """The body is the numbers of all vectors; vLLM's header says where each is."""
+    exact = bert.post("/v1/embeddings", {"input": TEXT})[1]
+    for form in ("bytes", "bytes_only"):
+        for path, object_ in (("/v1/embeddings", "embedding"), ("/pooling", "pooling")):
+            connection, answer = bert.raw("POST", path, {"input": TEXT, "encoding_format": form, "embed_dtype": "float16",
+                                                         "endianness": "big"})
+            body = answer.read()
+            connection.close()
+            assert answer.status == 200 and answer.getheader("Content-Type") == "application/octet-stream", (object_, body)
+            for i, row in enumerate(exact["data"]):
+                assert body[i * 128:(i + 1) * 128] == struct.pack(">64e", *row["embedding"])
+            assert len(body) == 256
+            if form == "bytes_only":
+                assert answer.getheader("metadata") is None
+                continue
+            told = json.loads(answer.getheader("metadata"))
+            assert told["model"] == "bert" and told["usage"] == {k: exact["usage"][k] for k in ("prompt_tokens", "total_tokens")}
+            assert told["data"] == [{"index": i, "embed_dtype": "float16", "endianness": "big", "start": i * 128, "end": (i + 1) * 128,
+                                     "shape": [64]} for i in range(2)]
+    status, answer = bert.post("/v1/embeddings", {"input": ["x"] * 2000, "encoding_format": "bytes"})
+    assert status == 400 and answer["error"]["param"] == "encoding_format" and "bytes_only" in answer["error"]["message"], answer
+
+
+TEMPLATE = ("{% for m in messages %}[CLS] {{ m.role }} {{ m.content }}{% if not (loop.last and continue_final_message) %} [SEP]{% endif %}"
+            "{% endfor %}{% if add_generation_prompt %} the answer{% endif %}{% if mood is defined %} {{ mood }}{% endif %}")
+
+
+@pytest.fixture(scope="module")
+def chatting():
+    server = serve("bert", "--chat-template", TEMPLATE)
+    yield server
+    assert server.stop() == 0
+
+
+def test_messages(chatting):
+    """The conversation's prompt is that of the chat endpoint, which /tokenize shows; special tokens are the template's."""
+    user = {"role": "user", "content": "the quick fox"}
+    said = [user, {"role": "assistant", "content": "jumps over"}]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "the quick fox"}]}]
+    cases = [
+        ({"messages": [user]}, {}),
+        ({"messages": parts}, {}),
+        ({"messages": said}, {}),
+        ({"messages": said, "add_generation_prompt": True}, {}),
+        ({"messages": said, "continue_final_message": True}, {}),
+        ({"messages": said, "chat_template_kwargs": {"mood": "lazy"}}, {}),
+        ({"messages": said, "add_special_tokens": True}, {}),
+        ({"messages": [{"role": "user", "content": "fox [SEP] [CLS] dogs"}]}, {}),
+    ]
+    seen = []
+    for body, _ in cases:
+        shown = chatting.post("/tokenize", {"add_generation_prompt": False, **body})[1]["tokens"]
+        status, answer = chatting.post("/v1/embeddings", body)
+        assert status == 200 and answer["usage"]["prompt_tokens"] == len(shown), answer
+        assert answer["data"][0]["embedding"] == vector(chatting, shown), body
+        status, pooled = chatting.post("/pooling", body)
+        assert status == 200 and len(pooled["data"]) == 1 and pooled["data"][0]["data"] == answer["data"][0]["embedding"]
+        seen.append(tuple(shown))
+    assert seen[0] == seen[1] and len(set(seen)) == len(cases) - 1
+    sep = chatting.post("/tokenize", {"prompt": ""})[1]["tokens"][-1]
+    assert seen[2].count(sep) == 2 and seen[-1].count(sep) == 1  # the text of a message has no special tokens
+    # Cut: its first or last tokens; special tokens that are added stay.
+    long = {"messages": [{"role": "user", "content": "fox dogs " * 40}]}
+    ids = chatting.post("/tokenize", {**long, "add_generation_prompt": False})[1]["tokens"]
+    for side, part in (("right", ids[:7]), ("left", ids[-7:])):
+        assert chatting.post("/v1/embeddings", {**long, "truncate_prompt_tokens": 7, "truncation_side": side})[1]["data"][0]["embedding"] \
+            == vector(chatting, part)
+    assert chatting.post("/v1/embeddings", {**long, "truncate_prompt_tokens": 7, "add_special_tokens": True})[1]["data"][0]["embedding"] \
+        == vector(chatting, ids[:1] + ids[:5] + [sep])
+
+
+@pytest.mark.parametrize("body, param, message", [
+    ({"input": "x", "messages": [{"role": "user", "content": "x"}]}, "messages", "input"),
+    ({"messages": []}, "messages", "0 entries"),
+    ({"messages": "x"}, "messages", "expected an array, got a string"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages", "image_url"),
+    ({"messages": [{"role": "user"}]}, "messages", "content"),
+    ({"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": True, "continue_final_message": True},
+     "continue_final_message", "add_generation_prompt"),
+    ({"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ 1 }}"}, "chat_template", "--trust-request-chat-template"),
+    ({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": []}, "chat_template_kwargs", "expected an object"),
+    ({"messages": [{"role": "user", "content": "x"}], "prompt_name": "query"}, "prompt_name", "messages"),
+    ({"messages": [{"role": "user", "content": "fox " * 300}]}, "messages", "maximum context length is 256"),
+])
+def test_refused_messages(chatting, body, param, message):
+    for path in ("/v1/embeddings", "/pooling"):
+        status, answer = chatting.post(path, body)
+        assert status == 400 and answer["error"]["param"] == param and message in answer["error"]["message"], answer
+
+
+def test_messages_without_a_template(bert):
+    status, answer = bert.post("/v1/embeddings", {"messages": [{"role": "user", "content": "x"}]})
+    assert status == 400 and answer["error"]["param"] == "messages" and "has no chat template" in answer["error"]["message"], answer
+    assert "input accepts plain text" in answer["error"]["message"], answer
+
+
+def test_a_class_of_messages():
+    server = serve("bert-rerank", "--chat-template", TEMPLATE)
+    body = {"messages": [{"role": "user", "content": "the quick fox"}]}
+    ids = server.post("/tokenize", {**body, "add_generation_prompt": False})[1]["tokens"]
+    status, answer = server.post("/classify", body)
+    assert status == 200 and answer["data"] == server.post("/classify", {"input": ids})[1]["data"], answer
+    assert server.stop() == 0
+
+
 def test_thousands_of_texts(bert):
     """In one request, beside one that does not wait for all of them."""
     texts = [f"{TEXT[i % 2]} {i}" for i in range(3000)]
@@ -150,14 +292,16 @@ def test_thousands_of_texts(bert):
     ({"input": [[]]}, "input", "empty"),
     ({"input": [1, 512]}, "input", "vocabulary"),
     ({"input": ["a", 1]}, "input", "expected a string or an array"),
-    ({"input": "x", "encoding_format": "int8"}, "encoding_format", "float base64"),
+    ({"input": "x", "encoding_format": "int8"}, "encoding_format", "float base64 bytes bytes_only"),
     ({"input": "x", "encoding_format": 1}, "encoding_format", "expected a string"),
     ({"input": "x", "dimensions": 8}, "dimensions", "matryoshka"),
     ({"input": "x", "dimensions": 0}, "dimensions", "expected 1 to 64"),
     ({"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "from 1 on"),
-    ({"input": "x", "truncate_prompt_tokens": 1000}, None, "maximum length"),
-    ({"input": [5] * 300}, None, "maximum context length is 256"),
-    ({"messages": []}, None, "messages"),
+    ({"input": "x", "truncate_prompt_tokens": 1000}, "truncate_prompt_tokens", "maximum length"),
+    ({"input": [5] * 300}, "input", "maximum context length is 256"),
+    ({}, "input", "input or messages"),
+    ({"input": "x", "embed_dtype": "int8"}, "embed_dtype", "fp8_e5m2"),
+    ({"input": "x", "endianness": "middle"}, "endianness", "native big little"),
 ])
 def test_refused_embeddings(bert, body, param, message):
     status, answer = bert.post("/v1/embeddings", body)
@@ -248,6 +392,36 @@ def test_score_and_rerank(rerank, bert):
     status, answer = bert.post("/score", {"queries": TEXT[0], "documents": [TEXT[1], TEXT[0]]})
     near([d["score"] for d in answer["data"]], [sum(x * y for x, y in zip(a, b)), 1], 1e-5)
     assert bert.post("/rerank", {"query": TEXT[0], "documents": TEXT})[1]["results"][0]["index"] == 0
+
+
+def test_documents_that_are_objects(rerank, bert):
+    """{"text": …} of Jina and Cohere, and content parts as vLLM has them, in a list and alone."""
+    def content(*texts):
+        return {"content": [{"type": "text", "text": t} for t in texts]}
+    for server in (rerank, bert):
+        plain = server.post("/rerank", {"query": TEXT[0], "documents": [TEXT[1], "x = 1", "a\nb"]})[1]["results"]
+        status, mixed = server.post("/rerank", {"query": content(TEXT[0]),
+                                                "documents": [{"text": TEXT[1], "title": "t"}, content("x = 1"), content("a", "b")]})
+        assert status == 200 and mixed["results"] == plain, mixed
+        scores = server.post("/score", {"text_1": TEXT[0], "text_2": [TEXT[1], "x = 1"]})[1]["data"]
+        for first, second in (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items")):
+            status, answer = server.post("/score", {first: {"text": TEXT[0]}, second: [content(TEXT[1]), {"text": "x = 1"}]})
+            assert status == 200 and answer["data"] == scores, (first, second, answer)
+        assert server.post("/score", {"text_1": TEXT[0], "text_2": content(TEXT[1])})[1]["data"] == scores[:1]
+    accepted = 'accepted are a string, {"text": …} and {"content": [{"type": "text", "text": …}]}'
+    for document, message in (
+            ({"image": "x"}, "has neither"), ({}, "has neither"), ({"text": 1}, "text is an integer"), (7, "got an integer"),
+            ({"text": "x", "content": []}, "has both"), ({"content": "x"}, "content is a string"), ({"content": []}, "content is empty"),
+            ({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, '"image_url"'), ({"content": ["x"]}, "part 0"),
+            ({"content": [{"type": "text", "text": "x"}, {"type": "text"}]}, "part 1"), ([TEXT[0]], "got an array")):
+        for path, body, param in (("/rerank", {"query": "x", "documents": [TEXT[0], document]}, "documents"),
+                                  ("/score", {"text_1": "x", "text_2": [TEXT[0], document]}, "text_2")):
+            status, answer = bert.post(path, body)
+            error = answer["error"]
+            assert status == 400 and error["param"] == param and "entry 1" in error["message"], (document, answer)
+            assert message in error["message"] and accepted in error["message"], (document, answer)
+    status, answer = bert.post("/rerank", {"query": {"image": "x"}, "documents": ["x"]})
+    assert status == 400 and answer["error"]["param"] == "query" and accepted in answer["error"]["message"], answer
 
 
 def test_classify(rerank):

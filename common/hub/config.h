@@ -14,6 +14,7 @@
 #include "common/hub/config_mixer.h"
 #include "common/hub/config_quant.h"
 #include "common/hub/config_streams.h"
+#include "common/hub/pooling_kind.h"
 
 #define CONFIG_EOS_MAX     16u
 #define CONFIG_NAME_MAX    64u
@@ -23,9 +24,6 @@
 #define CONFIG_OWN_MAX 1024u /* tensors of a plugin */
 
 #define CONFIG_ROPE_FACTORS_MAX 512u /* pairs of a head that longrope has factors for */
-
-/* The vector of a sequence: the row of the last token, of the first one, or the mean of all. */
-enum pooling_kind { POOLING_LAST, POOLING_CLS, POOLING_MEAN, POOLING_KINDS };
 
 enum rope_kind {
     ROPE_DEFAULT,

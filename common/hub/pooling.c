@@ -10,6 +10,9 @@ static const char *const kind_names[POOLING_KINDS] = {
     [POOLING_LAST] = "LAST",
     [POOLING_CLS] = "CLS",
     [POOLING_MEAN] = "MEAN",
+    [POOLING_MAX] = "MAX",
+    [POOLING_WEIGHTED_MEAN] = "WEIGHTEDMEAN",
+    [POOLING_MEAN_SQRT_LEN] = "MEAN_SQRT_LEN_TOKENS",
 };
 
 const char *pooling_kind_name(enum pooling_kind kind)
@@ -185,7 +188,7 @@ static enum q_code read_prompts(struct reading *r)
     return rc;
 }
 
-/* The mean of the tokens behind a prompt, or the first one of them, is not what is computed. */
+/* The vector of the tokens behind a prompt, or of the first of them, is not what is computed. */
 static enum q_code check_prompt(const struct reading *r, const struct pooling_modules *m)
 {
     struct pooling *p = r->p;
@@ -306,8 +309,8 @@ static enum q_code read_kind_option(struct reading *r, const struct hub_json_at 
             return Q_OK;
         }
     return q_fail(r->e, Q_UNSUPPORTED,
-                  "%s: %s \"%.40s\" is not supported, expected LAST, CLS or "
-                  "MEAN",
+                  "%s: %s \"%.40s\" is not supported, expected LAST, CLS, MEAN, MAX, WEIGHTEDMEAN "
+                  "or MEAN_SQRT_LEN_TOKENS",
                   at->path, key, name);
 }
 

@@ -97,14 +97,14 @@ FALLIBLE pooling_parse_kind(enum pooling_kind *out, bool *with_prompt, const cha
 {
     static const struct {
         const char *key, *name;
-        int kind; /* -1: not supported */
+        enum pooling_kind kind;
     } modes[] = {
         {"pooling_mode_cls_token", "cls", POOLING_CLS},
         {"pooling_mode_mean_tokens", "mean", POOLING_MEAN},
         {"pooling_mode_lasttoken", "lasttoken", POOLING_LAST},
-        {"pooling_mode_max_tokens", "max", -1},
-        {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", -1},
-        {"pooling_mode_weightedmean_tokens", "weightedmean", -1},
+        {"pooling_mode_max_tokens", "max", POOLING_MAX},
+        {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", POOLING_MEAN_SQRT_LEN},
+        {"pooling_mode_weightedmean_tokens", "weightedmean", POOLING_WEIGHTED_MEAN},
     };
     json_t *root = NULL;
     const char *name = "";
@@ -119,18 +119,13 @@ FALLIBLE pooling_parse_kind(enum pooling_kind *out, bool *with_prompt, const cha
         if ((rc = hub_json_bool(&is_set, &at, modes[i].key, e)) || !is_set)
             continue;
         n_mode++;
-        if (modes[i].kind < 0)
-            rc = q_fail(e, Q_UNSUPPORTED,
-                        "%s: %s is not supported, expected pooling of the cls token, the last "
-                        "token or the mean of all",
-                        path, modes[i].key);
-        else
-            *out = (enum pooling_kind)modes[i].kind;
+        *out = modes[i].kind;
     }
     if (!rc && n_mode != 1)
         rc = q_fail(e, Q_UNSUPPORTED,
-                    "%s: %u pooling modes are set, expected one of pooling_mode_cls_token, "
-                    "pooling_mode_mean_tokens and pooling_mode_lasttoken",
+                    "%s: %u pooling modes are set, expected one: pooling_mode_cls_token, "
+                    "_mean_tokens, _max_tokens, _mean_sqrt_len_tokens, _weightedmean_tokens or "
+                    "_lasttoken",
                     path, n_mode);
     json_decref(root);
     return rc;

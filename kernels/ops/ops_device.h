@@ -62,9 +62,21 @@ struct qkv_epilogue_args {
     int interleaved;
 };
 
-/* One row of each sequence: r = rows[i],  y[i,c] = x[r,c], or, with mean, the sum of x[r',c] over
- * the rows r' of the sequence that has r, ascending from +0, divided by their number. y must not
- * overlap x. */
+/* One row of each sequence, or a sum or the maximum of its rows. y[i,c] = x[rows[i],c], or, of the
+ * rows x[1,c] … x[n,c] of the sequence that has rows[i], k ascending:
+ *     MEAN           (x[1,c] + … + x[n,c]) / n, from +0
+ *     MAX            m = x[1,c]; then m = x[k,c] where x[k,c] > m or is NaN
+ *     WEIGHTED_MEAN  s = fma(k, x[k,c], s) from +0; s / (n (n + 1) / 2)
+ *     MEAN_SQRT_LEN  (x[1,c] + … + x[n,c]) / sqrt(n)
+ * y must not overlap x. Source: sentence-transformers' Pooling. */
+enum pool_rows_kind {
+    POOL_ROWS_ONE,
+    POOL_ROWS_MEAN,
+    POOL_ROWS_MAX,
+    POOL_ROWS_WEIGHTED_MEAN,
+    POOL_ROWS_MEAN_SQRT_LEN,
+    POOL_ROWS_KINDS
+};
 struct pool_rows_args {
     float *y;
     const float *x;
@@ -72,7 +84,7 @@ struct pool_rows_args {
     const struct attention_seq *seqs; /* [n_seq] ascending by row; blocks and start are not read */
     uint32_t n_row, n_seq, n_col;
     size_t x_stride, y_stride; /* elements */
-    int mean;
+    enum pool_rows_kind kind;
 };
 
 /* dst[at ? at[i] : i] = v < limit ? v : 0, v = value[from ? from[i] : i * step], i < n; no store

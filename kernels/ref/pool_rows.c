@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Definition and order: ops_device.h. */
+#include <math.h>
 #include <string.h>
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"
@@ -16,16 +17,36 @@ static const struct attention_seq *sequence_of(const struct pool_rows_args *a, u
     return &a->seqs[at];
 }
 
-static void mean_rows(const struct pool_rows_args *a, float *y, const struct attention_seq *q)
+/* x is the k-th row of the sequence, from 0 on. */
+static void take_row(const struct pool_rows_args *a, float *y, const float *x, uint32_t k)
 {
-    memset(y, 0, a->n_col * sizeof *y);
-    for (uint32_t r = q->row; r < q->row + q->n_query; r++) {
-        const float *row = a->x + r * a->x_stride;
+    if (a->kind == POOL_ROWS_MAX)
         for (uint32_t c = 0; c < a->n_col; c++)
-            y[c] += row[c];
-    }
-    for (uint32_t c = 0; c < a->n_col; c++)
-        y[c] /= (float)q->n_query;
+            y[c] = x[c] > y[c] || x[c] != x[c] ? x[c] : y[c];
+    else if (a->kind == POOL_ROWS_WEIGHTED_MEAN)
+        for (uint32_t c = 0; c < a->n_col; c++)
+            y[c] = fmaf((float)(k + 1), x[c], y[c]);
+    else
+        for (uint32_t c = 0; c < a->n_col; c++)
+            y[c] += x[c];
+}
+
+static void all_rows(const struct pool_rows_args *a, float *y, const struct attention_seq *q)
+{
+    const float *x = a->x + q->row * a->x_stride;
+    const float n = (float)q->n_query;
+    const float weights = (float)((uint64_t)q->n_query * (q->n_query + 1) / 2);
+    const float by = a->kind == POOL_ROWS_WEIGHTED_MEAN   ? weights
+                     : a->kind == POOL_ROWS_MEAN_SQRT_LEN ? sqrtf(n)
+                                                          : n;
+    if (a->kind == POOL_ROWS_MAX)
+        memcpy(y, x, a->n_col * sizeof *y);
+    else
+        memset(y, 0, a->n_col * sizeof *y);
+    for (uint32_t k = 0; k < q->n_query; k++)
+        take_row(a, y, x + k * a->x_stride, k);
+    for (uint32_t c = 0; a->kind != POOL_ROWS_MAX && c < a->n_col; c++)
+        y[c] /= by;
 }
 
 void pool_rows_ref(const struct pool_rows_args *a, const struct kern_exec *x)
@@ -33,8 +54,8 @@ void pool_rows_ref(const struct pool_rows_args *a, const struct kern_exec *x)
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
         float *y = a->y + i * a->y_stride;
-        if (a->mean)
-            mean_rows(a, y, sequence_of(a, a->rows[i]));
+        if (a->kind != POOL_ROWS_ONE)
+            all_rows(a, y, sequence_of(a, a->rows[i]));
         else
             memcpy(y, a->x + a->rows[i] * a->x_stride, a->n_col * sizeof *y);
     }

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import threading
 
+import numpy as np
 import openai
 import pytest
 
@@ -458,6 +459,47 @@ def test_a_causal_model_pools():
                   "--max-num-batched-tokens", "16")
     assert vector(mean, prompt) != answers[0] and vector(mean, prompt) == vector(mean, prompt)
     assert mean.stop() == 0
+
+
+def pooling_folder(folder, source, **mode):
+    """The model as sentence-transformers saves it, with this pooling."""
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.name not in ("1_Pooling", "modules.json"):
+            (folder / path.name).symlink_to(path)
+    (folder / "modules.json").write_text(json.dumps([
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 64, **mode}))
+    return folder
+
+
+POOLED = {  # of the states x [n, width] of n tokens
+    "max": lambda x: x.max(0),
+    "mean": lambda x: x.mean(0),
+    "mean_sqrt_len_tokens": lambda x: x.sum(0) / np.sqrt(len(x)),
+    "weightedmean": lambda x: (x * np.arange(1, len(x) + 1)[:, None]).sum(0) / np.arange(1, len(x) + 1).sum(),
+}
+
+
+def test_pooling_modes(tmp_path):
+    """Of a causal model the state of each token is the last token's vector of the prompt that ends there."""
+    options = ("--runner", "pooling", "--skip-tokenizer-init", "--dtype", "float32")
+    prompts = [[(7 * i) % 500 for i in range(n)] for n in (1, 2, 19)]
+    last = Server(MODELS / "llama", *options, "--pooler-config", '{"pooling_type": "LAST", "normalize": false}')
+    states = [np.array([vector(last, ids[:n + 1]) for n in range(len(ids))], np.float64) for ids in prompts]
+    assert last.stop() == 0
+    for name, formula in POOLED.items():
+        key = f"pooling_mode_{name}" + ("" if name.endswith("tokens") else "_tokens")
+        for more in ({"pooling_mode": name}, {key: True}):
+            folder = pooling_folder(tmp_path / (name + key * ("pooling_mode" not in more)), MODELS / "llama", **more)
+            server = Server(folder, *options)
+            answer = server.post("/v1/embeddings", {"input": prompts})[1]
+            for ids, x, row in zip(prompts, states, answer["data"]):
+                near(row["embedding"], formula(x), 2e-5 * np.abs(x).max() * len(ids) ** 0.5)
+                assert vector(server, ids) == row["embedding"]  # the same bits alone
+            assert server.stop() == 0
 
 
 def test_metrics(bert):

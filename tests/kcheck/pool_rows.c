@@ -16,9 +16,11 @@ struct pool_case {
 /* Sequences of which some have a row that is asked for; others have none, or are empty. */
 static void make_case(struct kcheck *k, struct pool_case *c)
 {
+    static const char *const names[] = {"one", "mean", "max", "weighted mean", "mean by sqrt(n)"};
     struct pool_rows_args *a = &c->a;
-    *c = (struct pool_case){.a.n_seq = kc_range(k, 1, SEQS_MAX), .a.mean = kc_chance(k, 60)};
+    *c = (struct pool_case){.a.n_seq = kc_range(k, 1, SEQS_MAX)};
     uint32_t *rows = kc_buf(k, SEQS_MAX * sizeof *rows);
+    a->kind = (enum pool_rows_kind)kc_range(k, 0, POOL_ROWS_KINDS - 1);
     a->n_col = kc_chance(k, 30) ? kc_range(k, 60, 300) : kc_range(k, 1, 20);
     for (uint32_t i = 0; i < a->n_seq; i++) {
         const uint32_t n = kc_chance(k, 20) ? 0 : kc_range(k, 1, kc_chance(k, 20) ? 70 : 9);
@@ -34,8 +36,8 @@ static void make_case(struct kcheck *k, struct pool_case *c)
     float *x = kc_buf(k, (c->n_x * a->x_stride + 1) * sizeof *x);
     kc_fill(k, x, c->n_x * a->x_stride);
     a->x = x;
-    kc_shape(k, "%u rows of %u sequences, %u columns%s", a->n_row, a->n_seq, a->n_col,
-             a->mean ? ", mean" : "");
+    kc_shape(k, "%u rows of %u sequences, %u columns, %s", a->n_row, a->n_seq, a->n_col,
+             names[a->kind]);
 }
 
 static const struct attention_seq *seq_of(const struct pool_case *c, uint32_t row)
@@ -46,18 +48,30 @@ static const struct attention_seq *seq_of(const struct pool_case *c, uint32_t ro
     return q;
 }
 
+static double weight_of(enum pool_rows_kind kind, uint32_t k, uint32_t n)
+{
+    return kind == POOL_ROWS_WEIGHTED_MEAN   ? (double)k / ((double)n * (n + 1.0) / 2)
+           : kind == POOL_ROWS_MEAN_SQRT_LEN ? 1 / sqrt((double)n)
+                                             : 1.0 / n;
+}
+
 static void near_f64(struct kcheck *k, const struct pool_case *c, uint32_t i)
 {
     const struct pool_rows_args *a = &c->a;
     const struct attention_seq *q = seq_of(c, a->rows[i]);
-    const uint32_t first = a->mean ? q->row : a->rows[i], n = a->mean ? q->n_query : 1;
+    const bool is_one = a->kind == POOL_ROWS_ONE;
+    const uint32_t first = is_one ? a->rows[i] : q->row, n = is_one ? 1 : q->n_query;
     for (uint32_t col = 0; col < a->n_col; col++) {
-        double sum = 0, size = 0;
-        for (uint32_t r = first; r < first + n; r++) {
-            sum += (double)a->x[r * a->x_stride + col];
-            size += fabs((double)a->x[r * a->x_stride + col]);
+        double sum = 0, size = 0, most = -INFINITY;
+        for (uint32_t r = 0; r < n; r++) {
+            const double x = (double)a->x[(first + r) * a->x_stride + col];
+            sum += x * weight_of(a->kind, r + 1, n);
+            size += fabs(x) * fmax(weight_of(a->kind, r + 1, n), 1.0 / n) * n;
+            most = fmax(most, x);
         }
-        kc_near(k, "y", (double)a->y[i * a->y_stride + col], sum / n, size * 0x1p-24);
+        const bool is_max = a->kind == POOL_ROWS_MAX;
+        kc_near(k, "y", (double)a->y[i * a->y_stride + col], is_max ? most : sum,
+                is_max ? 0 : size * 0x1p-23);
     }
 }
 
@@ -117,7 +131,7 @@ void kbench_pool_rows(struct kc_bench *b)
         .n_col = n_col,
         .x_stride = n_col,
         .y_stride = n_col,
-        .mean = 1,
+        .kind = POOL_ROWS_MEAN,
     };
     kc_print_bytes(b, "means of 16 x 128 x 768", kc_time(b, &a), 4.0 * n_seq * n * n_col);
 }

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 #include "engine/model/forward/acts.h"
+#include "engine/model/forward/pool_kinds.h"
 #include "engine/plugin.h"
 
 typedef void handler(struct cpu_run *w, const struct program_op *op, struct program_ref out);
@@ -594,7 +595,7 @@ static void pool(struct cpu_run *w, const struct program_op *op, struct program_
         .n_col = columns.n,
         .x_stride = x->stride,
         .y_stride = y.stride,
-        .mean = op->pool == POOLING_MEAN,
+        .kind = pool_kind_of(op->pool),
     };
     w->k->pool_rows(&a, &(struct kern_exec){.nth = 1});
 }

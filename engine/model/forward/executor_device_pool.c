@@ -2,6 +2,7 @@
 /* The operations of models that pool: types of tokens at their begin, the pooled rows at their end.
  * */
 #include "engine/model/forward/executor_device_internal.h"
+#include "engine/model/forward/pool_kinds.h"
 
 void device_types(const struct device_run *r, const struct program_op *op)
 {
@@ -36,7 +37,7 @@ void device_pool(const struct device_run *r, const struct program_op *op)
         .n_col = op->out.n_col,
         .x_stride = x->stride,
         .y_stride = y.stride,
-        .mean = op->pool == POOLING_MEAN,
+        .kind = pool_kind_of(op->pool),
     };
     r->k->pool_rows(&a, &r->d->x);
 }

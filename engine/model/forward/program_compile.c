@@ -509,13 +509,13 @@ static void embed(struct compiler *t)
 }
 
 /* One vector of each sequence in place of logits. The last norm is of the rows that are pooled, so
- * that only a mean takes it of all. */
+ * that it is of all rows only where all are taken. */
 static void pool(struct compiler *t)
 {
     const struct program_ref x = stream(t), out = ref_of(PROGRAM_B_LOGITS, DT_F32, x.n_col);
     const bool has_norm = if_there(t, PROGRAM_W_FINAL_NORM) != PROGRAM_W_NONE;
-    const bool is_mean = t->c->pooling == POOLING_MEAN;
-    const struct program_ref at = is_mean ? x : out;
+    const bool takes_all = pooling_takes_all(t->c->pooling);
+    const struct program_ref at = takes_all ? x : out;
     const struct compiled_norm last = {
         .weight = PROGRAM_W_FINAL_NORM,
         .bias = PROGRAM_W_FINAL_NORM_BIAS,
@@ -523,7 +523,7 @@ static void pool(struct compiler *t)
         .to = at,
         .unit = x.n_col,
     };
-    if (has_norm && is_mean)
+    if (has_norm && takes_all)
         compile_norm(t, &last);
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_POOL,
@@ -532,7 +532,7 @@ static void pool(struct compiler *t)
                       .asked = true,
                       .pool = t->c->pooling,
                   });
-    if (has_norm && !is_mean)
+    if (has_norm && !takes_all)
         compile_norm(t, &last);
 }
 

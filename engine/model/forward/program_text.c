@@ -206,6 +206,9 @@ static const char *const pool_texts[POOLING_KINDS] = {
     [POOLING_LAST] = "last row",
     [POOLING_CLS] = "first row",
     [POOLING_MEAN] = "mean of the sequence",
+    [POOLING_MAX] = "maximum of the sequence",
+    [POOLING_WEIGHTED_MEAN] = "mean weighted by position",
+    [POOLING_MEAN_SQRT_LEN] = "sum / sqrt(length)",
 };
 
 static void route_text(char *to, size_t n, const struct program_op *op)

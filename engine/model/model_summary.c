@@ -96,7 +96,7 @@ static void text_memory(struct buf *out, const struct model_summary *s)
     if (one)
         buf_printf(out, "%s, %s a token, %s of %u tokens, %s of %u such sequences\n",
                    dtype_name(m->shape.kv_dtype),
-                   size_text_binary(a, (double)(block_bytes(m) / KERN_BLOCK)),
+                   size_text_binary(a, (double)block_bytes(m) / KERN_BLOCK),
                    size_text_binary(b, (double)one), m->shape.max_model_len,
                    size_text_binary(c, (double)one * s->n_seq), s->n_seq);
     else

@@ -59,8 +59,8 @@ struct pool_values pool_values_of(const char *encoding, const char *dtype, const
         .encoding = place_of(encoding, encodings, 4),
         .is_reversed = strcmp(endianness, "native") != 0 && strcmp(endianness, native) != 0,
     };
-    for (uint8_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        v.i_dtype = strcmp(dtype, dtypes[i].name) ? v.i_dtype : i;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        v.i_dtype = strcmp(dtype, dtypes[i].name) ? v.i_dtype : (uint8_t)i;
     return v;
 }
 

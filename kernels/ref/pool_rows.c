@@ -35,8 +35,8 @@ static void all_rows(const struct pool_rows_args *a, float *y, const struct atte
 {
     const float *x = a->x + q->row * a->x_stride;
     const float n = (float)q->n_query;
-    const float weights = (float)((uint64_t)q->n_query * (q->n_query + 1) / 2);
-    const float by = a->kind == POOL_ROWS_WEIGHTED_MEAN   ? weights
+    const uint64_t sum = (uint64_t)q->n_query * (q->n_query + 1) / 2; /* of the weights */
+    const float by = a->kind == POOL_ROWS_WEIGHTED_MEAN   ? (float)sum
                      : a->kind == POOL_ROWS_MEAN_SQRT_LEN ? sqrtf(n)
                                                           : n;
     if (a->kind == POOL_ROWS_MAX)

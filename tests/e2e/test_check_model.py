@@ -19,7 +19,7 @@ def test_summary():
     lines = dict(line.split(maxsplit=1) for line in run.stdout.splitlines() if not line.startswith(" "))
     assert lines["model"] == "LlamaForCausalLM (model_type llama), generates text"
     assert lines["files"] == "model.safetensors (--load-format safetensors): 21 tensors"
-    assert lines["KV"] == "cache    F32, 512 B a token, 128.00 KiB of 256 tokens, 384.00 KiB of 3 such sequences"
+    assert lines["KV"] == "cache    F32, 512 B a token, 128 KiB of 256 tokens, 384 KiB of 3 such sequences"
 
 
 @pytest.mark.parametrize("model, expected", [

@@ -373,7 +373,7 @@ def test_memory(model, tmp_path):
                 num_key_value_heads=128, torch_dtype="bfloat16", vocab_size=512)
     code, lines = start("serve", huge, "--port", "0", *IDS)
     loud = [line for line in lines if " INFO " not in line]
-    assert code == MODEL and len(loud) == 1 and "GiB in BF16 do not fit the " in loud[0] and "smaller model" in loud[0], lines
+    assert code == MODEL and len(loud) == 1 and "TiB in BF16 do not fit the " in loud[0] and "smaller model" in loud[0], lines
 
 
 def test_a_packed_cache_that_cannot_be_written(tmp_path):

@@ -256,13 +256,12 @@ def test_messages_without_a_template(bert):
     assert "input accepts plain text" in answer["error"]["message"], answer
 
 
-def test_a_class_of_messages():
-    server = serve("bert-rerank", "--chat-template", TEMPLATE)
+def test_a_class_of_messages(start):
+    server = start(POOLING / "bert-rerank", "--dtype", "float32", "--chat-template", TEMPLATE)
     body = {"messages": [{"role": "user", "content": "the quick fox"}]}
     ids = server.post("/tokenize", {**body, "add_generation_prompt": False})[1]["tokens"]
     status, answer = server.post("/classify", body)
     assert status == 200 and answer["data"] == server.post("/classify", {"input": ids})[1]["data"], answer
-    assert server.stop() == 0
 
 
 def test_thousands_of_texts(bert):
@@ -483,18 +482,18 @@ POOLED = {  # of the states x [n, width] of n tokens
 }
 
 
-def test_pooling_modes(tmp_path):
+def test_pooling_modes(start, tmp_path):
     """Of a causal model the state of each token is the last token's vector of the prompt that ends there."""
     options = ("--runner", "pooling", "--skip-tokenizer-init", "--dtype", "float32")
     prompts = [[(7 * i) % 500 for i in range(n)] for n in (1, 2, 19)]
-    last = Server(MODELS / "llama", *options, "--pooler-config", '{"pooling_type": "LAST", "normalize": false}')
+    last = start(MODELS / "llama", *options, "--pooler-config", '{"pooling_type": "LAST", "normalize": false}')
     states = [np.array([vector(last, ids[:n + 1]) for n in range(len(ids))], np.float64) for ids in prompts]
     assert last.stop() == 0
     for name, formula in POOLED.items():
         key = f"pooling_mode_{name}" + ("" if name.endswith("tokens") else "_tokens")
         for more in ({"pooling_mode": name}, {key: True}):
             folder = pooling_folder(tmp_path / (name + key * ("pooling_mode" not in more)), MODELS / "llama", **more)
-            server = Server(folder, *options)
+            server = start(folder, *options)
             answer = server.post("/v1/embeddings", {"input": prompts})[1]
             for ids, x, row in zip(prompts, states, answer["data"]):
                 near(row["embedding"], formula(x), 2e-5 * np.abs(x).max() * len(ids) ** 0.5)
@@ -512,13 +511,15 @@ def test_metrics(bert):
 def test_run_batch(tmp_path):
     lines = [{"custom_id": str(i), "method": "POST", "url": url, "body": body} for i, (url, body) in enumerate([
         ("/v1/embeddings", {"input": TEXT}), ("/v1/score", {"text_1": TEXT[0], "text_2": TEXT}),
-        ("/v1/rerank", {"query": TEXT[0], "documents": TEXT}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})])]
+        ("/v1/rerank", {"query": TEXT[0], "documents": TEXT}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/embeddings", {"input": TEXT, "encoding_format": "bytes"})])]
     (tmp_path / "in").write_text("\n".join(map(json.dumps, lines)))
     done = subprocess.run([BIN / "quire", "run-batch", POOLING / "bert", "-i", tmp_path / "in", "-o", tmp_path / "out"],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     rows = {r["custom_id"]: r["response"] for r in map(json.loads, (tmp_path / "out").read_text().splitlines())}
-    assert [rows[str(i)]["status_code"] for i in range(4)] == [200, 200, 200, 400]
+    assert [rows[str(i)]["status_code"] for i in range(5)] == [200, 200, 200, 400, 400]
+    assert rows["4"]["body"]["error"]["param"] == "encoding_format" and "float base64" in rows["4"]["body"]["error"]["message"]
     assert len(rows["0"]["body"]["data"][1]["embedding"]) == 64 and len(rows["1"]["body"]["data"]) == 2
     assert rows["2"]["body"]["results"][0]["index"] == 0
 

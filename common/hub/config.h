@@ -97,6 +97,8 @@ struct forward_config {
     bool chunks;      /* windows are chunks of positions: a token sees those of its own */
     bool half_rope;   /* latent attention: pairs are those of the halves, not neighbours */
     bool post_norms;  /* branches have a norm of their output */
+    bool sum_norms;   /* norms are behind the branches, of the sums */
+    bool bare_end;    /* the stream has no norm behind the last layer */
     bool unit_head;   /* rows of the logits' matrix are divided by their length */
 };
 
@@ -105,6 +107,8 @@ struct model_config {
     char model_type[CONFIG_NAME_MAX];
     char outer[CONFIG_NAME_MAX]; /* architecture that it is the text model of (nested.h); "" */
     uint32_t vocab_size, hidden_size, intermediate_size, n_layer, n_head, n_kv_head, head_dim;
+    uint32_t embed_size;   /* columns of the embedding and of what the logits' matrix reads, where a
+                              product is between these and the stream; 0: hidden_size */
     uint32_t max_position; /* max_position_embeddings, tokens */
     uint32_t n_type;       /* rows of the table of token types; 0: there is none */
     bool pools;            /* set by the owner: the model gives vectors and no logits (pooling.h) */

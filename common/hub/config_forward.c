@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define REFUSED_MAX 4
+#define EMBED_MAX   (1u << 18) /* as hidden_size's */
 
 struct family {
     const char *model_type;
@@ -50,6 +51,9 @@ struct family {
     const char *refused_key; /* of what is not supported: it must be absent, null, false or 0 */
     bool tied, attention_bias, mlp_bias, no_out_bias, parallel;
     const char *post_norms_key; /* default: true */
+    const char *before_key;     /* norms are before branches (default: true), or of their sums */
+    const char *bare_end_key;   /* norms are before branches, and there is none at the end */
+    const char *embed_key;      /* of embed_size; default: hidden_size */
     bool qk_norm;               /* when qk_norm_key is absent */
     bool scales_q; /* q of layers without rope grows with the position, by keys of its own */
 };
@@ -246,6 +250,24 @@ static enum q_code load_limits(struct forward_config *f, const struct family *ro
     return rc || !row->clip_key ? rc : hub_json_number(&f->clip, at, row->clip_key, range, e);
 }
 
+/* OPT: where norms are, and how wide the embedding is. Norms of sums need none behind them. */
+static enum q_code load_ends(struct model_config *c, const struct family *row,
+                             const struct hub_json_at *at, struct q_err *e)
+{
+    bool before = true, bare = false;
+    int64_t n = c->hidden_size;
+    enum q_code rc;
+    if ((rc = load_flag(&before, row->before_key, at, e)) ||
+        (rc = load_flag(&bare, row->bare_end_key, at, e)) ||
+        (row->embed_key &&
+         (rc = hub_json_int(&n, at, row->embed_key, (struct hub_json_range){1, EMBED_MAX}, e))))
+        return rc;
+    c->forward.sum_norms = !before;
+    c->forward.bare_end = !before || bare;
+    c->embed_size = n == c->hidden_size ? 0 : (uint32_t)n;
+    return Q_OK;
+}
+
 /* Biases, branches side by side and their norms, norms of q and k. */
 static enum q_code load_flags(struct model_config *c, const struct family *row,
                               const struct hub_json_at *at, struct q_err *e)
@@ -366,8 +388,9 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
     c->forward.attention_multiplier = row->attention_multiplier;
     if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
-        (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||
-        (rc = check_only(c, row, at, e)) || (rc = load_caps(&c->forward, row, at, e)) ||
+        (rc = load_flags(c, row, at, e)) || (rc = load_ends(c, row, at, e)) ||
+        (rc = check_refused(c, row, at, e)) || (rc = check_only(c, row, at, e)) ||
+        (rc = load_caps(&c->forward, row, at, e)) ||
         (rc = load_multipliers(&c->forward, row, at, e)) || (rc = load_mup(c, row, at, e)) ||
         (rc = load_few_multipliers(c, row, at, e)) || (rc = load_limits(&c->forward, row, at, e)) ||
         (row->scales_q && (rc = load_growth(&c->forward, at, e))) ||

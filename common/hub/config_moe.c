@@ -271,7 +271,7 @@ static const struct family families[] = {
         .layers = BY_MIXER,
         .groups = {1, 1, 1, true},
     },
-    {.model_type = "olmoe", .n_expert = 64, .n_used = 8, .says_so = true},
+    {.model_type = "olmoe", .n_expert = 64, .n_used = 8, .says_so = true, .clips = true},
     {.model_type = "phimoe", .n_expert = 16, .n_used = 2, .mixer = 0.01},
     {
         .model_type = "qwen2_moe",
@@ -593,8 +593,7 @@ static enum q_code check_refused(const struct model_config *c, const struct fami
     bool cross = false;
     int64_t shared = 0;
     enum q_code rc;
-    if (!f->clips &&
-        hub_json_find(at, "clip_qkv")) /* a key of olmoe; null in published checkpoints */
+    if (!f->clips && hub_json_find(at, "clip_qkv"))
         return q_fail(e, Q_UNSUPPORTED, "%s: clip_qkv is not supported, expected null", at->path);
     if ((rc = hub_json_bool(&cross, at, "use_cla", e)) ||
         (!f->names.shared_width && (rc = hub_json_int(&shared, at, "shared_intermediate_size",

@@ -124,6 +124,8 @@ uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t l
         return c->vocab_size;
     case D_HIDDEN:
         return c->hidden_size;
+    case D_EMBED:
+        return c->embed_size ? c->embed_size : c->hidden_size;
     case D_INTER:
         return inter(c, layer);
     case D_Q:
@@ -183,6 +185,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_NONE] = "",
         [D_VOCAB] = "vocab_size",
         [D_HIDDEN] = "hidden_size",
+        [D_EMBED] = "word_embed_proj_dim, or hidden_size",
         [D_INTER] = "intermediate_size",
         [D_Q] = "num_attention_heads * head_dim",
         [D_KV] = "num_key_value_heads * head_dim",
@@ -283,6 +286,14 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return layer > 0;
     case WHEN_POST_NORMS:
         return c->forward.post_norms;
+    case WHEN_NORMS_BEFORE:
+        return !c->forward.sum_norms;
+    case WHEN_NORMS_SUM:
+        return c->forward.sum_norms;
+    case WHEN_FINAL_NORM:
+        return !c->forward.bare_end;
+    case WHEN_PROJECTED:
+        return c->embed_size > 0;
     case WHEN_ATTENTION_BIAS:
         return c->attention_bias;
     case WHEN_OUT_BIAS:

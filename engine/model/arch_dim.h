@@ -10,6 +10,7 @@ enum arch_dim {
     D_NONE, /* this dimension is not there (vectors have rows only) */
     D_VOCAB,
     D_HIDDEN,
+    D_EMBED, /* columns of the embedding */
     D_INTER,
     D_Q,     /* heads * head_dim */
     D_KV,    /* KV heads * head_dim */

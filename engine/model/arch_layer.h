@@ -20,7 +20,7 @@ enum arch_norm_place {
     ARCH_NORMS_AFTER,  /* x += norm(f(x)): OLMo 2 */
     ARCH_NORMS_BOTH,   /* x += norm(f(norm(x))): Gemma 2 */
     ARCH_NORMS_SUM,    /* x = norm(x + f(x)): the first transformers */
-    ARCH_NORMS_CONFIG  /* as config.json says: BEFORE or BOTH */
+    ARCH_NORMS_CONFIG  /* as config.json says: BEFORE, BOTH or SUM */
 };
 
 enum arch_residual {
@@ -125,7 +125,7 @@ struct arch_layer {
     bool windows;       /* config's sliding windows count */
     bool no_rope;       /* config's layers without rope count */
     bool local_rope;    /* layers with a window have the config's local rope */
-    bool clips;         /* config's limit of q, k and v counts */
+    bool clips;         /* config's limit of q, k and v counts, behind norms of q and k */
     bool sinks;         /* each head has a sink: W_SINKS */
     bool gated;         /* attention's output is multiplied by sigmoid of a gate: W_Q_GATE */
     bool bidirectional; /* a row attends to all rows of its sequence */

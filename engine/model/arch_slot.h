@@ -11,6 +11,8 @@ enum arch_slot {
     W_FINAL_NORM,
     W_FINAL_NORM_BIAS,
     W_LM_HEAD_BIAS,
+    W_PROJECT_IN, /* the embedding's columns to the stream's; and back, before the logits */
+    W_PROJECT_OUT,
     W_POSITIONS,    /* learned: rows from arch_layer.first_position on, one for each position */
     W_EMBED_LAYERS, /* rows of the inputs that layers have of a token: of all layers, one behind the
                           other; what is made of the embedding for them, and its norm */

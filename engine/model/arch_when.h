@@ -50,7 +50,11 @@ enum arch_when {
     WHEN_SCALED,      /* where the first of several streams is scaled by columns */
     WHEN_BEHIND,      /* in all layers but the first */
     WHEN_POST_NORMS,  /* norms behind the branches */
-    WHEN_NEVER        /* may be there, is not read */
+    WHEN_NORMS_BEFORE,
+    WHEN_NORMS_SUM,  /* of the sums: in their place */
+    WHEN_FINAL_NORM, /* behind the last layer */
+    WHEN_PROJECTED,  /* the embedding has other columns than the stream */
+    WHEN_NEVER       /* may be there, is not read */
 };
 
 /* layer: not looked at for what is the model's and no layer's. */

@@ -144,6 +144,12 @@ def states_of(model, ids, out):
         states = [s[0] if s.dim() == 4 else s for s in states[:-1]] + [last]
     if states and model.config.model_type in ("mamba", "mamba2", "falcon_mamba"):
         states = [model.get_input_embeddings()(torch.tensor([ids])).detach()] + states[:-2] + states[-1:]
+    if states and states[-1].shape != states[0].shape:  # OPT's through project_out: the last layer's, which has no norm behind it
+        kept = []
+        hook = model.model.decoder.layers[-1].register_forward_hook(lambda module, given, made: kept.append(made))
+        run(model, ids)
+        hook.remove()
+        states[-1] = kept[0][0] if isinstance(kept[0], tuple) else kept[0]
     return states
 
 

@@ -50,6 +50,7 @@ static const char *const golden_models[] = {
     "olmo",
     "olmo2",
     "opt",
+    "opt-post",
     "smollm3",
     "stablelm",
     "stablelm-parallel",

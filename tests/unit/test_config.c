@@ -166,6 +166,7 @@ static const char *const spelled[] = {
     "qwen3_moe",
     "mixtral",
     "olmoe",
+    "olmoe-clip",
     "afmoe",
     "biogpt",
     "codegen",
@@ -216,6 +217,8 @@ static const char *const spelled[] = {
     "olmo",
     "olmo2",
     "opt",
+    "opt-bare",
+    "opt-post",
     "bamba",
     "falcon_h1",
     "falcon_h1-norm",
@@ -488,9 +491,12 @@ static void test_refused_experts(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(load_text(cases[i].more), Q_CORRUPT, cases[i].part, &e);
-    assert_fails(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": 8"), Q_UNSUPPORTED,
+    assert_fails(load_text(", \"model_type\": \"mixtral\", \"clip_qkv\": 8"), Q_UNSUPPORTED,
                  "clip_qkv is not supported, expected null", &e);
     assert_ok(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": null"), &e);
+    assert_true(c.forward.clip == 0);
+    assert_ok(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": 8"), &e);
+    assert_true(c.forward.clip == 8);
 }
 
 /* torchao's quant_type. */
@@ -566,8 +572,8 @@ static void test_refused_quantization(void **state)
         {", \"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": "
          "\"NVFP4_AWQ\"}",
          Q_UNSUPPORTED, "quant_algo \"NVFP4_AWQ\" is not supported, expected FP8"},
-        {", \"quantization_config\": {\"quant_method\": \"hqq\"}", Q_UNSUPPORTED,
-         "quant_method hqq) are not supported, expected gptq, awq"},
+        {", \"quantization_config\": {\"quant_method\": \"exl3\"}", Q_UNSUPPORTED,
+         "quant_method exl3) are not supported, expected gptq, awq"},
         {", \"quantization_config\": {\"producer\": {\"name\": \"other\"}, \"quant_algo\": "
          "\"FP8\"}",
          Q_UNSUPPORTED, "quant_method missing) are not supported"},

@@ -53,6 +53,8 @@ static const struct {
     {"olmo", "olmo", DT_F32, QUANTIZE_NOT},
     {"olmo2", "olmo2-bf16", DT_BF16, QUANTIZE_NOT},
     {"opt", "opt", DT_F32, QUANTIZE_NOT},
+    {"opt-bare", "opt-bare-bf16", DT_BF16, QUANTIZE_NOT},
+    {"opt-post", "opt-post", DT_F32, QUANTIZE_NOT},
     {"smollm3", "smollm3", DT_F32, QUANTIZE_NOT},
     {"stablelm", "stablelm", DT_F32, QUANTIZE_NOT},
     {"stablelm-parallel", "stablelm-parallel", DT_F32, QUANTIZE_NOT},
@@ -104,6 +106,7 @@ static const struct {
     {"granite_swa", "granite_swa", DT_F32, QUANTIZE_NOT},
     {"hy_v3", "hy_v3", DT_F32, QUANTIZE_NOT},
     {"mellum", "mellum", DT_F32, QUANTIZE_NOT},
+    {"olmoe-clip", "olmoe-clip-bf16", DT_BF16, QUANTIZE_NOT},
     {"solar_open", "solar_open", DT_F32, QUANTIZE_NOT},
 };
 

@@ -34,5 +34,9 @@ const struct arch arch_olmoe = {
     .name = "OlmoeForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .layer = {.qk_norm = ARCH_QK_NORM_WHOLE},
+    .layer =
+        {
+            .qk_norm = ARCH_QK_NORM_WHOLE,
+            .clips = true,
+        },
 };

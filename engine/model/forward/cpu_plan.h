@@ -49,10 +49,12 @@ static inline bool cpu_scales_columns(const struct program_op *op)
 }
 
 /* Does it go through all rows of the step as one block? Other passes go through blocks of
- * model_scratch.block_rows, in which a thread's share is other rows. */
+ * model_scratch.block_rows, in which a thread's share is other rows: so does an embedding that
+ * products go on with, since what these read is of a block. */
 static inline bool cpu_is_whole(const struct program_pass *pass)
 {
-    return pass->all_rows || (pass->layer == PROGRAM_NO_LAYER && !pass->asked);
+    return pass->all_rows ||
+           (pass->layer == PROGRAM_NO_LAYER && !pass->asked && !pass->has_product);
 }
 
 /* [PROGRAM_BUFFERS_MAX] for each buffer, as bits, those that do not share memory with it, because

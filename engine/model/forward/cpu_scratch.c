@@ -103,7 +103,7 @@ static size_t stride_of(const struct cutter *t, uint32_t buffer)
     const bool of_plugin = buffer >= PROGRAM_BUFFERS && !t->needs[buffer].is_bytes;
     const bool whole = buffer == PROGRAM_B_X || buffer == PROGRAM_B_EXPERT_O || of_plugin ||
                        buffer == PROGRAM_B_SHARED_O || buffer == PROGRAM_B_SCORES ||
-                       buffer == PROGRAM_B_LAYER_IN;
+                       buffer == PROGRAM_B_LAYER_IN || buffer == PROGRAM_B_EMBED;
     return whole ? t->needs[buffer].n_col : row_stride(t->needs[buffer].n_col);
 }
 

@@ -140,6 +140,7 @@ static void shape_buffers(struct executor_device *d, struct demands *of)
                                    : round_up(p->buffers[i].n_col, KERN_INT8_K);
     d->buffers[PROGRAM_B_X].stride = p->buffers[PROGRAM_B_X].n_col; /* as embed writes it */
     d->buffers[PROGRAM_B_LAYER_IN].stride = p->buffers[PROGRAM_B_LAYER_IN].n_col;
+    d->buffers[PROGRAM_B_EMBED].stride = p->buffers[PROGRAM_B_EMBED].n_col;
     of->of[PROGRAM_B_ROUTES].element = sizeof(uint32_t) + sizeof(float);
     d->buffers[PROGRAM_B_ROUTES].stride = p->buffers[PROGRAM_B_ROUTES].n_col;
     d->buffers[PROGRAM_B_LOGITS].stride = p->buffers[PROGRAM_B_LOGITS].n_col;

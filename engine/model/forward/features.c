@@ -61,7 +61,19 @@ static bool is_types(const struct program_op *op)
 
 static bool is_pool(const struct program_op *op)
 {
-    return op->kind == PROGRAM_POOL;
+    return op->kind == PROGRAM_POOL && op->out.buffer == PROGRAM_B_LOGITS;
+}
+
+/* The rows asked for, without a norm. */
+static bool is_bare_end(const struct program_op *op)
+{
+    return op->kind == PROGRAM_POOL && !is_pool(op);
+}
+
+/* Between the embedding and the stream, or back. */
+static bool is_projection(const struct program_op *op)
+{
+    return op->weight == PROGRAM_W_PROJECT_IN || op->weight == PROGRAM_W_PROJECT_OUT;
 }
 
 static bool is_scaled_embed(const struct program_op *op)

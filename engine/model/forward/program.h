@@ -137,7 +137,7 @@ struct program_pass {  /* stages of a layer that a block of rows goes through fr
     uint32_t first, n; /* stages */
     uint32_t layer;    /* PROGRAM_NO_LAYER: before the first, behind the last */
     bool asked;        /* it is of the rows that are asked for */
-    bool all_rows;
+    bool all_rows, has_product;
 };
 
 struct layer_program {

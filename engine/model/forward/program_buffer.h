@@ -22,6 +22,7 @@ enum program_buffer_id {
     PROGRAM_B_STREAM_IN, /* of the stage before */
     PROGRAM_B_X,         /* the residual stream */
     PROGRAM_B_LAYER_IN,  /* inputs that layers have of the token */
+    PROGRAM_B_EMBED,     /* the embedding's columns, where the stream has others */
     PROGRAM_B_STREAMS,   /* of several residual streams what was predicted for x, and the others */
     PROGRAM_B_STREAMS_OUT, /* the others, joined to x at the end */
     PROGRAM_B_LOW_RANK,    /* the low-rank branch: its input, then with its output */

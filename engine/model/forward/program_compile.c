@@ -169,8 +169,8 @@ static void attention(struct compiler *t)
     const struct program_ref cache = ref_of(PROGRAM_B_CACHE, DT_F32, 2 * cache_cols);
     const struct program_ref in = compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
     compile_matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
-    clip(t, qkv);
     norm_qk(t, q, k, false);
+    clip(t, qkv);
     if (if_there(t, PROGRAM_W_V_NORM))
         compile_norm(t, &(struct compiled_norm){PROGRAM_W_V_NORM, PROGRAM_W_NONE, v, v,
                                                 model_config_head_dim(c, t->layer), false});
@@ -469,13 +469,18 @@ static float embedding_scale(const struct compiler *t)
 
 static void embed(struct compiler *t)
 {
+    const struct program_ref table = ref_of(PROGRAM_B_EMBED, DT_F32, arch_dim_size(t->c, D_EMBED));
+    const enum program_weight by = PROGRAM_W_PROJECT_IN;
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_EMBED,
                       .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
-                      .out = stream(t),
+                      .out = if_there(t, by) ? table : stream(t),
                       .weight = PROGRAM_W_EMBED,
                       .scale = embedding_scale(t),
                   });
+    if (if_there(t, by))
+        compile_matmul(t, compile_input(t, table, PROGRAM_B_ACT_Q, by), stream(t), by,
+                       PROGRAM_W_NONE);
     if (t->arch->takes_items)
         compile_op(t, &(struct program_op){
                           .kind = PROGRAM_ITEMS,
@@ -536,19 +541,46 @@ static void pool(struct compiler *t)
         compile_norm(t, &last);
 }
 
+/* The rows of the stream that are asked for, through the last norm where there is one: what a
+ * product with `next` reads. */
+static struct program_ref last_rows(struct compiler *t, enum program_weight next)
+{
+    const struct program_ref rows = ref_of(PROGRAM_B_H, DT_F32, t->c->hidden_size);
+    const uint32_t at = t->p->n_op;
+    if (!t->c->forward.bare_end) {
+        compile_norm_of_stream(t, PROGRAM_W_FINAL_NORM, next);
+        if (!t->rc)
+            t->p->ops[at].asked = true;
+        return compile_input(t, ref_of(PROGRAM_B_H, made_for(t, next), rows.n_col), PROGRAM_B_H_Q,
+                             next);
+    }
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_POOL,
+                      .in = {stream(t)},
+                      .out = rows,
+                      .asked = true,
+                      .pool = POOLING_LAST,
+                  });
+    t->h_form = (struct program_form){.input = DT_F32};
+    return compile_input(t, rows, PROGRAM_B_H_Q, next);
+}
+
+/* What the logits' product reads. */
+static struct program_ref head_input(struct compiler *t)
+{
+    const struct program_ref o = ref_of(PROGRAM_B_EMBED, DT_F32, arch_dim_size(t->c, D_EMBED));
+    const enum program_weight out = PROGRAM_W_PROJECT_OUT;
+    if (!if_there(t, out))
+        return last_rows(t, PROGRAM_W_LM_HEAD);
+    compile_matmul(t, last_rows(t, out), o, out, PROGRAM_W_NONE);
+    return compile_input(t, o, PROGRAM_B_ACT_Q, PROGRAM_W_LM_HEAD);
+}
+
 static void logits(struct compiler *t)
 {
     const struct program_ref out = ref_of(PROGRAM_B_LOGITS, DT_F32, t->c->vocab_size);
     const struct forward_config *f = &t->c->forward;
-    const uint32_t at = t->p->n_op;
-    compile_norm_of_stream(t, PROGRAM_W_FINAL_NORM, PROGRAM_W_LM_HEAD);
-    if (!t->rc)
-        t->p->ops[at].asked = true;
-    compile_matmul(
-        t,
-        compile_input(t, ref_of(PROGRAM_B_H, made_for(t, PROGRAM_W_LM_HEAD), t->c->hidden_size),
-                      PROGRAM_B_H_Q, PROGRAM_W_LM_HEAD),
-        out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
+    compile_matmul(t, head_input(t), out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
     if (t->l->scales)
         compile_scale(t, out, f->logit_multiplier);
     if (t->l->soft_caps && f->logit_soft_cap != 0)
@@ -578,6 +610,11 @@ static enum q_code check_family(struct compiler *t)
                       "%s: layers with a state are not supported with parallel branches, attention "
                       "both ways or vectors yet",
                       t->arch->name);
+    if (t->c->embed_size && (t->c->pools || t->arch->takes_items))
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: vectors, and inputs that are no tokens, are not supported of a model "
+                      "whose embedding has %u columns and its stream %u",
+                      t->arch->name, t->c->embed_size, t->c->hidden_size);
     if (t->c->moe.n_expert && t->is_parallel)
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: experts with parallel branches are not supported yet", t->arch->name);
@@ -602,6 +639,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_STREAM_IN] = "stream.in",
     [PROGRAM_B_X] = "x",
     [PROGRAM_B_LAYER_IN] = "layer.in",
+    [PROGRAM_B_EMBED] = "embed",
     [PROGRAM_B_STREAMS] = "streams",
     [PROGRAM_B_STREAMS_OUT] = "streams.out",
     [PROGRAM_B_LOW_RANK] = "low.rank",

@@ -121,6 +121,8 @@ enum arch_norm_place compile_norm_place(const struct compiler *t)
 {
     if (t->l->norms != ARCH_NORMS_CONFIG)
         return t->l->norms;
+    if (t->c->forward.sum_norms)
+        return ARCH_NORMS_SUM;
     return t->c->forward.post_norms ? ARCH_NORMS_BOTH : ARCH_NORMS_BEFORE;
 }
 

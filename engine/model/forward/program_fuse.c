@@ -144,6 +144,7 @@ static void add_stage(struct layer_program *p, const struct program_stage *s)
         };
     p->stages[p->n_stage++] = *s;
     p->passes[p->n_pass - 1].n++;
+    p->passes[p->n_pass - 1].has_product |= first->kind == PROGRAM_MATMUL;
 }
 
 struct writer { /* of what a buffer has now */

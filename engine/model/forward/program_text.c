@@ -322,7 +322,8 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
                op->first, op->div, op->mod);
         break;
     case PROGRAM_POOL:
-        append(to, n, "%s", pool_texts[op->pool]);
+        append(to, n, "%s",
+               op->out.buffer == PROGRAM_B_LOGITS ? pool_texts[op->pool] : "rows asked");
         break;
     case PROGRAM_CONV:
     case PROGRAM_DELTA:

@@ -26,6 +26,8 @@ static const struct {
     MODEL(EMBED_NORM_BIAS, embed_norm_bias),
     MODEL(FINAL_NORM, final_norm),
     MODEL(FINAL_NORM_BIAS, final_norm_bias),
+    MODEL(PROJECT_IN, project_in),
+    MODEL(PROJECT_OUT, project_out),
     MODEL(POSITIONS, positions),
     MODEL(TYPES, types),
     MODEL(EMBED_LAYERS, embed_layers),

@@ -282,11 +282,13 @@ static bool is_of_stage(const struct weight_finder *f, enum arch_slot slot)
         return pipeline_stage_has_embedding(&f->stage) ||
                (pipeline_stage_has_head(&f->stage) && !f->config->pools &&
                 !arch_has(f->arch, f->config, W_LM_HEAD, 0));
+    case W_PROJECT_IN:
     case W_POSITIONS:
     case W_TYPES:
         return pipeline_stage_has_embedding(&f->stage);
     case W_FINAL_NORM:
     case W_FINAL_NORM_BIAS:
+    case W_PROJECT_OUT:
     case W_LM_HEAD:
     case W_LM_HEAD_BIAS:
         return pipeline_stage_has_head(&f->stage);

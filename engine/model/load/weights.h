@@ -68,7 +68,9 @@ struct layer_weights {
 struct weights {
     const void *embed; /* [vocab, hidden], in `files` or in `memory` */
     enum dtype embed_dtype;
-    bool embed_packed;     /* it is lm_head's data */
+    bool embed_packed; /* it is lm_head's data */
+    struct packed project_in,
+        project_out;       /* without data: the embedding has the stream's columns */
     const void *positions; /* learned: [D_POSITIONS, hidden], or NULL */
     enum dtype positions_dtype;
     struct packed types; /* of tokens: rows as they are stored, or not there */

@@ -6,8 +6,6 @@
 #include "engine/model/load/weight_parts.h"
 #include "kernels/ops/e4m3.h"
 
-#define E8M0_ONE 127
-
 static const struct kind {
     const char *numbers, *whole; /* what stands for ".weight"; of the scale of all, or NULL */
     uint32_t group;
@@ -23,7 +21,7 @@ static float group_scale(const struct quant_tensors *q, size_t i)
 {
     const uint8_t byte = ((const uint8_t *)q->scales->data)[i];
     if (kinds[q->kind].scales == PART_E8M0)
-        return byte == 255 ? NAN : ldexpf(1, byte - E8M0_ONE);
+        return weight_part_e8m0(byte);
     const float scale = e4m3_to_f32(byte);
     return q->divides ? scale / q->whole_scale : scale * q->whole_scale;
 }

@@ -14,8 +14,10 @@ static const struct tensor *scales_of(const struct weight_finder *f, const char 
 
 static enum q_code check_scales(const struct tensor *t, struct q_err *e)
 {
-    if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16)
-        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
+    if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16 && t->dtype != DT_F8_E8M0 &&
+        t->dtype != DT_U8)
+        return q_fail(e, Q_MISMATCH,
+                      "%s: tensor %s has dtype %s, expected F32, F16, BF16, F8_E8M0 or U8",
                       weight_part_file(t), t->name, dtype_name(t->dtype));
     return weight_part_check_finite(t, e);
 }

@@ -3,7 +3,8 @@
  * checked, and read output by output. Internal to engine/model/load; called by weight_quant.c.
  *
  * W: [n_out, n_in] is P.weight [n_out, n_in] F8_E4M3, and its scales are P.weight_scale, or
- * P.weight_scale_inv (which is multiplied too, whatever its name says), F32, F16 or BF16:
+ * P.weight_scale_inv (which is multiplied too, whatever its name says), F32, F16, BF16, or powers
+ * of two as F8_E8M0 or U8 (scale_fmt ue8m0):
  *
  *     [] or [1]                      one for all       fp8, float-quantized by tensor
  *     [n_out] or [n_out, 1]          one an output     fbgemm_fp8, float-quantized by channel

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_parts.h"
-#include <math.h>
 #include <stdio.h>
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
@@ -37,6 +36,12 @@ static bool is_scale(enum dtype t)
     return t == DT_F32 || t == DT_F16 || t == DT_BF16;
 }
 
+/* As bytes, too. */
+static bool is_e8m0(enum dtype t)
+{
+    return t == DT_U8 || t == DT_F8_E8M0;
+}
+
 static bool has_type(const struct tensor *t, enum part_type type)
 {
     switch (type) {
@@ -44,8 +49,8 @@ static bool has_type(const struct tensor *t, enum part_type type)
         return t->dtype == DT_I8;
     case PART_U8:
         return t->dtype == DT_U8;
-    case PART_E8M0: /* as bytes, too */
-        return t->dtype == DT_U8 || t->dtype == DT_F8_E8M0;
+    case PART_E8M0:
+        return is_e8m0(t->dtype);
     case PART_E4M3:
         return t->dtype == DT_F8_E4M3;
     case PART_SCALE:
@@ -87,6 +92,8 @@ float weight_part_float(const struct tensor *t, size_t i)
 {
     float v;
     uint16_t h;
+    if (is_e8m0(t->dtype))
+        return weight_part_e8m0(((const uint8_t *)t->data)[i]);
     if (t->dtype == DT_F32) {
         memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
         return v;

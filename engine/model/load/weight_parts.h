@@ -4,6 +4,7 @@
  * Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_PARTS_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_PARTS_H
+#include <math.h>
 #include "engine/model/load/weight_source.h"
 
 /* Bytes of `name` before its ".weight"; 0: it has no such end. */
@@ -38,9 +39,16 @@ static inline int32_t weight_part_i32(const struct tensor *t, size_t i)
     memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
     return v;
 }
-/* Number i of F32, F16 or BF16. */
+/* A scale of e8m0 (F8_E8M0, or U8): 2^(byte - 127); 255 is NaN. Source: OCP Microscaling Formats
+ * 1.0. */
+static inline float weight_part_e8m0(uint8_t byte)
+{
+    return byte == 255 ? NAN : ldexpf(1, byte - 127);
+}
+/* Number i of F32, F16, BF16, or of bytes of e8m0. */
 float weight_part_float(const struct tensor *t, size_t i);
-/* Are all numbers of a PART_SCALE finite? What is computed with them is then. Errors: Q_CORRUPT. */
+/* Are all numbers of a PART_SCALE or PART_E8M0 finite? What is computed with them is then. Errors:
+ * Q_CORRUPT. */
 FALLIBLE weight_part_check_finite(const struct tensor *t, struct q_err *e);
 
 #endif

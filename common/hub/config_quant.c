@@ -17,7 +17,7 @@ const char *quant_method_name(enum quant_method m)
         [QUANT_AWQ_ROWS] = "awq",
         [QUANT_PACKED] = "compressed-tensors",
         [QUANT_INT8] = "compressed-tensors",
-        [QUANT_INTX] = "torchao",
+        [QUANT_INTX] = "compressed-tensors",
         [QUANT_TORCHAO] = "torchao",
         [QUANT_MXFP4] = "mxfp4",
         [QUANT_FP8] = "fp8",
@@ -25,6 +25,7 @@ const char *quant_method_name(enum quant_method m)
         [QUANT_FP4] = "fp4",
         [QUANT_BNB4] = "bitsandbytes",
         [QUANT_BNB8] = "bitsandbytes",
+        [QUANT_HQQ] = "hqq",
     };
     return names[m];
 }
@@ -37,7 +38,8 @@ const char *quant_config_name(const struct quant_config *q)
 bool quant_config_becomes_floats(const struct quant_config *q)
 {
     return q->method == QUANT_MXFP4 || q->method == QUANT_FP4 || q->method == QUANT_BNB4 ||
-           q->method == QUANT_TORCHAO || (q->method == QUANT_GGUF && q->bits != 4);
+           q->method == QUANT_TORCHAO || q->method == QUANT_HQQ ||
+           (q->method == QUANT_GGUF && q->bits != 4);
 }
 
 /* group_size, or q_group_size of AutoAWQ's own file: -1 or an absent key means the whole row. */
@@ -271,6 +273,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
         {"fbgemm_fp8", load_fp8},
         {"mxfp4", load_mxfp4},
         {"torchao", config_quant_torchao},
+        {"hqq", config_quant_hqq},
         {"compressed-tensors", config_quant_compressed},
         {"modelopt", config_quant_modelopt},
         {"modelopt_fp4", config_quant_modelopt},
@@ -303,7 +306,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     return q_fail(
         e, Q_UNSUPPORTED,
         "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq, "
-        "auto-round, bitsandbytes, fp8, fbgemm_fp8, mxfp4, modelopt, torchao or "
+        "auto-round, bitsandbytes, fp8, fbgemm_fp8, mxfp4, modelopt, torchao, hqq or "
         "compressed-tensors; " COULD_USE,
         at->path, method ? method : "missing");
 }

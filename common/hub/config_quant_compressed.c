@@ -6,7 +6,7 @@
 #include <string.h>
 #include "common/hub/config_quant_internal.h"
 
-static const struct quant_bits int_bits = {"num_bits", 1 << 4 | 1 << 8, "4 or 8"};
+static const struct quant_bits int_bits = {"num_bits", (1 << 9) - (1 << 2), "2 to 8"};
 
 /* ---- compressed-tensors ---- */
 
@@ -49,12 +49,13 @@ static enum q_code load_int_scheme(struct quant_config *q, const struct hub_json
                       at->path, strategy);
     if (!of_group)
         q->group_size = 0;
-    if (q->method == QUANT_INT8 && (q->bits != 8 || q->group_size || !q->symmetric))
-        return q_fail(
-            e, Q_UNSUPPORTED,
-            "%s: int-quantized with %u bits, group_size %u, %s is not supported, expected "
-            "8 bits, strategy channel, symmetric",
-            at->path, q->bits, q->group_size, q->symmetric ? "symmetric" : "asymmetric");
+    if (of_tensor && !q->symmetric)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: int-quantized with strategy tensor, asymmetric is not supported, "
+                      "expected strategy group or channel, or symmetric",
+                      at->path);
+    if (q->method == QUANT_INT8)
+        *(of_group ? &q->group_bits : &q->whole_bits) = (uint8_t)q->bits;
     return Q_OK;
 }
 
@@ -143,6 +144,17 @@ static bool is_integers(const struct quant_config *q)
     return q->method == QUANT_PACKED || q->method == QUANT_INT8;
 }
 
+/* Four of them in an int32, as of 8 bits, where the file is an older one (weight_quant.h). */
+static bool is_seven(const struct quant_config *q)
+{
+    return q->method == QUANT_PACKED && q->bits == 7;
+}
+
+static uint8_t most(uint8_t a, uint8_t b)
+{
+    return a > b ? a : b;
+}
+
 /* all: of the groups before `one`. */
 static enum q_code join(struct quant_config *all, const struct quant_config *one, const char *name,
                         const struct hub_json_at *at, struct q_err *e)
@@ -150,6 +162,14 @@ static enum q_code join(struct quant_config *all, const struct quant_config *one
     if (is_same(all, one))
         return Q_OK;
     if (is_integers(all) && is_integers(one)) {
+        if (is_seven(all) || is_seven(one))
+            return q_fail(e, Q_UNSUPPORTED,
+                          "%s: config_groups.%.40s: pack-quantized with 7 bits beside other groups "
+                          "is not supported, since older files of 7 and of 8 bits look alike; "
+                          "expected one group",
+                          at->path, name);
+        all->group_bits = most(all->group_bits, one->group_bits);
+        all->whole_bits = most(all->whole_bits, one->whole_bits);
         all->method = QUANT_PACKED;
         all->by_tensor = true;
         all->bits = 4;

@@ -29,6 +29,8 @@ FALLIBLE config_quant_compressed(struct quant_config *q, const struct hub_json_a
                                  struct q_err *e);
 FALLIBLE config_quant_modelopt(struct quant_config *q, const struct hub_json_at *at,
                                struct q_err *e);
+/* Of quant_method hqq (config_quant_hqq.c). Errors: as config_quant_load. */
+FALLIBLE config_quant_hqq(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
 /* Of quant_method torchao (config_quant_torchao.c). Errors: as config_quant_load. */
 FALLIBLE config_quant_torchao(struct quant_config *q, const struct hub_json_at *at,
                               struct q_err *e);

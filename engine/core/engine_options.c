@@ -94,6 +94,7 @@ static const struct {
     {"torchao", "torchao"},
     {"mxfp4", "mxfp4"},
     {"bitsandbytes", "bitsandbytes"},
+    {"hqq", "hqq"},
     {"gguf", "gguf"},
 };
 #define N_CHECKPOINT_METHOD (sizeof checkpoint_methods / sizeof *checkpoint_methods)

@@ -145,7 +145,7 @@ def test_wrong_option():
 
 NAMES = {"awq": "awq-4", "awq_marlin": "awq-4", "gptq": "gptq-4", "gptq_marlin": "gptq-4-act", "auto-round": "auto-round", "fp8": "fp8",
          "compressed-tensors": "packed-4", "modelopt": "fp4-modelopt", "modelopt_fp4": "fp4-modelopt", "torchao": "torchao-int8",
-         "bitsandbytes": "bnb-nf4"}
+         "bitsandbytes": "bnb-nf4", "hqq": "hqq-4"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,9 +8,10 @@
  *
  * What came with fp8 has numbers from LATER on: w.weight_scale_inv, e4m3, no dimension; with mxfp4,
  * whose tensors hold N_EXPERT experts, w.weight_blocks and w.weight_scales. What came with fp4 and
- * bitsandbytes has numbers from LATEST on; then a dtype of 200 and more is U8. A quant_state is
- * `rest` as it is, so that it may be JSON. torchao's follow these: w._weight_scale_and_zero has a
- * third dimension of 2, and w._weight_qdata with n_dim of 100 and more is [shape, 32, 4].
+ * bitsandbytes has numbers from LATEST on; a dtype of 200 and more is U8 then, of POWERS and more
+ * e8m0. A quant_state is `rest` as it is, so that it may be JSON. torchao's follow these:
+ * w._weight_scale_and_zero has a third dimension of 2, and w._weight_qdata with n_dim of 100 and
+ * more is [shape, 32, 4]. Behind them are HQQ's.
  *
  * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
  * so that reading past one is seen, and what is packed is looked at. */
@@ -26,6 +27,7 @@
 #define BYTES_MAX 65536u
 #define LATER     250u
 #define LATEST    230u
+#define POWERS    245u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -58,7 +60,10 @@ static const char *const latest[] = {"w.weight_scale_2",
                                      "w._weight_scale",
                                      "w._weight_zero_point",
                                      "w._weight_scale_and_zero",
-                                     "w._weight_act_pre_scale"};
+                                     "w._weight_act_pre_scale",
+                                     "w.W_q",
+                                     "w.scale",
+                                     "w.zero"};
 enum { QUANT_STATE = 8, QDATA = 9, SCALE_AND_ZERO = 12 };
 #define N_LATEST (sizeof latest / sizeof *latest)
 #define N_TENSOR (N_NAME + N_LATEST)
@@ -126,9 +131,10 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
     struct tensor new = {
         .name = is_latest ? latest[at[0] - LATEST] : names[i_name],
         .file = "fuzz.safetensors",
-        .dtype = at[1] >= LATER ? DT_F8_E4M3
-                 : at[1] >= 200 ? DT_U8
-                                : dtypes[at[1] % 5],
+        .dtype = at[1] >= LATER    ? DT_F8_E4M3
+                 : at[1] >= POWERS ? DT_F8_E8M0
+                 : at[1] >= 200    ? DT_U8
+                                   : dtypes[at[1] % 5],
         .n_dim = at[2] >= LATER ? 0 : 1u + at[2] % 2,
     };
     for (uint32_t i = 0; i < new.n_dim; i++)

@@ -38,6 +38,11 @@ static const struct quant_case cases[] = {
     {"torchao-fp8", QUANTIZE_NOT, 0, 1e-6},     {"awq-gemv", QUANTIZE_INT4, 32, 0.05},
     {"torchao-intx", QUANTIZE_INT4, 32, 0.05},  {"torchao-intx-asym", QUANTIZE_INT4, 32, 0.05},
     {"torchao-mixed", QUANTIZE_NOT, 0, 1e-6},   {"torchao-tiles", QUANTIZE_NOT, 0, 1e-6},
+    {"fp8-block-e8m0", QUANTIZE_NOT, 0, 1e-6},  {"packed-bits", QUANTIZE_INT4, 32, 0.05},
+    {"packed-7", QUANTIZE_INT8, 0, 0.05},       {"packed-3-older", QUANTIZE_INT4, 32, 0.05},
+    {"packed-5-older", QUANTIZE_INT8, 0, 0.05}, {"w4a8", QUANTIZE_INT4, 32, 0.05},
+    {"w4a8-asym", QUANTIZE_INT4, 32, 0.05},     {"hqq-4", QUANTIZE_NOT, 0, 1e-6},
+    {"hqq-mixed", QUANTIZE_NOT, 0, 1e-6},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -203,7 +208,8 @@ static bool expects_codes(const char *name, enum arch_slot slot)
         return slot != W_O; /* e4m3 */
     if (strcmp(name, "fp4-modelopt") == 0)
         return slot != W_O && slot != W_DOWN;
-    return strcmp(name, "fp4-packed") == 0 || strcmp(name, "torchao-tiles") == 0;
+    return strncmp(name, "hqq-", 4) == 0 || strcmp(name, "fp4-packed") == 0 ||
+           strcmp(name, "torchao-tiles") == 0;
 }
 
 static void matrices_are_numpys(void **state)
@@ -521,6 +527,24 @@ static void damaged_codes_are_refused(void **state)
          0, NULL, 0, Q_UNSUPPORTED, "with an int4_tile_packed_ntile of ROCm is not supported"},
         {"torchao-int8", NULL, NULL, Q_PROJ "_weight_scale", 4, "\0\0\x80\x7f", 4, Q_CORRUPT,
          Q_PROJ "_weight_scale: scale 1 is not finite"},
+        {"fp8-block-e8m0", NULL, NULL, Q_PROJ "weight_scale_inv", 0, "\xff", 1, Q_CORRUPT,
+         "weight_scale_inv: scale 0 is not finite"},
+        {"packed-7", "\"num_bits\": 7", "\"num_bits\": 8", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "weight_packed has shape [64, 14], expected [64, 16]"},
+        {"w4a8-asym", NULL, NULL, Q_PROJ "weight_zero_point", 0, "\x08", 1, Q_CORRUPT,
+         Q_PROJ "weight_zero_point: zero point 0 is 8, expected -8 to 7"},
+        {"w4a8", "\"intermediate_size\": 96", "\"intermediate_size\": 64", NULL, 0, NULL, 0,
+         Q_MISMATCH, "mlp.gate_proj.weight has shape [96, 64], expected [64, 64]"},
+        {"hqq-4", NULL, NULL, Q_PROJ "zero", 2, "\0\x7e", 2, Q_CORRUPT,
+         Q_PROJ "scale: scale 1, or its zero point, is not finite"},
+        {"hqq-4", "\"axis\": 1", "\"axis\": 0", NULL, 0, NULL, 0, Q_UNSUPPORTED,
+         "hqq with axis 0 is not supported"},
+        {"hqq-4", "\"intermediate_size\": 96", "\"intermediate_size\": 64", NULL, 0, NULL, 0,
+         Q_MISMATCH,
+         "mlp.gate_proj.W_q has shape [96, 32], which are no integers of 2, 3, 4 or 8 bits of a "
+         "matrix [64, 64]"},
+        {"hqq-mixed", "\"intermediate_size\": 96", "\"intermediate_size\": 80", NULL, 0, NULL, 0,
+         Q_MISMATCH, "mlp.gate_proj.W_q has shape"},
         {"fp4-modelopt", NULL, NULL, Q_PROJ "weight_scale_2", 0, "\0\0\0\0", 4, Q_CORRUPT,
          Q_PROJ "weight_scale_2 is 0, expected a number above 0"},
     };
@@ -607,7 +631,8 @@ static void dummy_has_its_bits(void **state)
     } all[] = {
         {DATA "awq-4", QUANTIZE_INT4},        {DATA "gptq-4-act", QUANTIZE_INT4},
         {DATA "int8", QUANTIZE_INT8},         {DATA "torchao-intx", QUANTIZE_INT4},
-        {DATA "torchao-tiles", QUANTIZE_NOT},
+        {DATA "torchao-tiles", QUANTIZE_NOT}, {DATA "hqq-4", QUANTIZE_NOT},
+        {DATA "w4a8", QUANTIZE_INT4},         {DATA "packed-7", QUANTIZE_INT8},
     };
     struct kern_table kern;
     (void)state;

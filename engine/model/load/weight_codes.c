@@ -4,6 +4,7 @@
 #include "engine/model/load/weight_bnb.h"
 #include "engine/model/load/weight_fp4.h"
 #include "engine/model/load/weight_gguf.h"
+#include "engine/model/load/weight_hqq.h"
 #include "engine/model/load/weight_mxfp4.h"
 #include "engine/model/load/weight_torchao.h"
 
@@ -69,6 +70,11 @@ bool weight_codes_form(struct packed_codes *out, const struct weight_source *s)
         out->kind = KERN_CODES_BYTES;
     else if (q->method == QUANT_BNB4)
         out->kind = kind_of_bnb(s);
+    else if (q->method == QUANT_HQQ)
+        *out = (struct packed_codes){
+            .kind = q->bits > 4 ? KERN_CODES_BYTES : KERN_CODES_SIGNED,
+            .has_min = 1,
+        };
     if (!out->group)
         out->group = group_of(q->group);
     return out->kind && out->group && s->cols % out->group == 0;
@@ -139,6 +145,9 @@ static void read_output(const struct gguf_codes *to, const struct weight_source 
         break;
     case QUANT_BNB4:
         weight_bnb4_codes(to->q, to->scales, s, o);
+        break;
+    case QUANT_HQQ:
+        weight_hqq_codes(to->q, to->scales, to->mins, s, o);
         break;
     default:
         weight_gguf_codes(to, s, o);

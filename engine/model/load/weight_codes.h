@@ -6,6 +6,7 @@
  *     blocks of a GGUF file       all types
  *     mxfp4, nvfp4                but not e4m3, which is no integer
  *     bitsandbytes nf4, fp4       with blocks that divide rows, and the usual quant_map
+ *     hqq                         with groups that 16 divides
  *
  * Parts of one matrix (q, k and v) that differ join in the form that holds all of them: values as
  * int8, the smaller group, a minimum where one has it. Threads: pure functions. */

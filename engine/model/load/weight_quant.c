@@ -4,6 +4,7 @@
 #include "engine/model/load/weight_fp4.h"
 #include "engine/model/load/weight_fp8.h"
 #include "engine/model/load/weight_gguf.h"
+#include "engine/model/load/weight_hqq.h"
 #include "engine/model/load/weight_mxfp4.h"
 #include "engine/model/load/weight_parts.h"
 #include "engine/model/load/weight_torchao.h"
@@ -52,7 +53,7 @@ bool weight_quant_is_part(const char *name, const char *found)
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (strcmp(found + n, suffixes[i]) == 0)
             return true;
-    return weight_bnb_is_part(name, found);
+    return weight_bnb_is_part(name, found) || weight_hqq_is_part(name, found);
 }
 
 /* The groups of act-order: each below n_group. In order they count for nothing. */
@@ -79,10 +80,16 @@ static enum q_code check_order(struct quant_tensors *q, uint32_t n_in, struct q_
     return Q_OK;
 }
 
-/* Bits in so many int32; numbers lie one after the other, also across an int32's end. */
-static uint64_t words(uint64_t n, uint32_t bits)
+/* The int32 that hold n numbers. */
+static uint64_t words(const struct quant_tensors *q, uint64_t n)
 {
-    return n * bits / 32;
+    return q->per_word ? (n + q->per_word - 1) / q->per_word : (n * q->bits + 31) / 32;
+}
+
+/* The same of an older pack-quantized file, where an int32 has bits left over. */
+static uint64_t older_words(uint64_t n, uint32_t bits)
+{
+    return (n + 32 / bits - 1) / (32 / bits);
 }
 
 /* Scales of an output in the tensor: awq gemv has more than it has groups. */
@@ -100,7 +107,7 @@ static enum q_code check_parts(const struct weight_source *s, const char *name, 
 {
     const struct quant_tensors *q = &s->quant;
     const uint64_t n_out = s->rows, n_in = s->cols, n_group = q->n_group;
-    const uint64_t out_words = words(n_out, q->bits), in_words = words(n_in, q->bits);
+    const uint64_t out_words = words(q, n_out), in_words = words(q, n_in);
     struct part_wanted w = {name, ".qweight", in_words, n_out, PART_I32};
     struct part_wanted z = {name, ".qzeros", n_group, out_words, PART_I32};
     struct part_wanted c = {name, ".scales", n_group, n_out, PART_SCALE};
@@ -148,8 +155,12 @@ static void read_shapes(struct quant_tensors *q, const struct weight_source *s)
     const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
     const uint64_t stored = q->q->n_dim == 2 ? q->q->shape[by_output] : 0;
     const uint64_t n_group = q->scales && q->scales->n_dim == 2 ? q->scales->shape[by_output] : 0;
+    /* of 32 inputs older files of some bits are as newer ones of others */
+    const bool any = q->method == QUANT_PACKED && s->cols > 32;
     for (uint32_t bits = 2; bits <= 8 && q->method != QUANT_AWQ && q->method != QUANT_INT8; bits++)
-        if ((bits < 5 || bits == 8) && words(s->cols, bits) == stored)
+        if ((bits < 5 || bits == 8 || any) &&
+            (((uint64_t)s->cols * bits + 31) / 32 == stored ||
+             (any && bits < 7 && older_words(s->cols, bits) == stored)))
             q->bits = bits;
     if (n_group && n_group <= s->cols)
         q->group = (uint32_t)((s->cols + n_group - 1) / n_group);
@@ -184,6 +195,27 @@ static void find_parts(struct quant_tensors *q, const struct weight_finder *f, c
     q->zero_offset = q->method == QUANT_GPTQ && c->zeros_less_one;
 }
 
+/* Is a pack-quantized matrix of an older file, whose int32 have bits left over? */
+static bool has_gaps(const struct quant_tensors *q, uint32_t n_in)
+{
+    return q->method == QUANT_PACKED && 32 % q->bits && q->q->n_dim == 2 &&
+           q->q->shape[1] != words(q, n_in) && q->q->shape[1] == older_words(n_in, q->bits);
+}
+
+static enum q_code check_whole_words(const struct weight_source *s, const struct quant_tensors *q,
+                                     struct q_err *e)
+{
+    const bool is_packed = q->method == QUANT_PACKED; /* its rows may end within an int32 */
+    const bool fits = s->cols * q->bits % 32 == 0 &&
+                      (s->rows * q->bits % 32 == 0 || (is_packed && !q->needs_zeros));
+    if (q->method == QUANT_INT8 || fits || (is_packed && 32 % q->bits == 0))
+        return Q_OK;
+    return q_fail(e, Q_MISMATCH,
+                  "tensor %s: quantized weights of shape [%u, %u] with %u bits are not supported, "
+                  "both must be multiples of %u",
+                  q->q->name, s->rows, s->cols, q->bits, 32 % q->bits ? 32 : 32 / q->bits);
+}
+
 static enum q_code find_integers(struct weight_source *s, const struct weight_finder *f,
                                  const char *name, struct q_err *e)
 {
@@ -195,19 +227,20 @@ static enum q_code find_integers(struct weight_source *s, const struct weight_fi
     q.group = c->group_size && c->group_size < s->cols ? c->group_size : s->cols;
     if (c->by_tensor)
         read_shapes(&q, s);
+    if (q.method == QUANT_INT8 && weight_torchao_is_intx(&q, f, name))
+        return weight_torchao_find_intx(s, f, name, e);
     if (q.method == QUANT_INT8) {
         q.group = s->cols;
         q.row_block = q.scales && weight_part_is_one(q.scales) ? s->rows : 1;
     }
     q.n_group = (s->cols + q.group - 1) / q.group;
-    if (q.method != QUANT_INT8 && (s->cols * q.bits % 32 || s->rows * q.bits % 32))
-        return q_fail(e, Q_MISMATCH,
-                      "tensor %s: quantized weights of shape [%u, %u] with %u bits are not "
-                      "supported, both must be multiples of %u",
-                      q.q->name, s->rows, s->cols, q.bits, q.bits == 3 ? 32 : 32 / q.bits);
+    q.per_word = has_gaps(&q, s->cols) ? 32 / q.bits : 0;
+    enum q_code rc = check_whole_words(s, &q, e);
+    if (rc)
+        return rc;
     s->quant = q;
     s->dtype = q.scales ? q.scales->dtype : DT_F16;
-    enum q_code rc = check_parts(s, name, e);
+    rc = check_parts(s, name, e);
     if (!rc && q.method == QUANT_INT8)
         rc = check_no_zeros(f, name, e);
     return rc ? rc : check_order(&s->quant, s->cols, e);
@@ -235,19 +268,13 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
 {
     static enum q_code (*const finders[QUANT_COUNT])(
         struct weight_source *, const struct weight_finder *, const char *, struct q_err *) = {
-        [QUANT_GPTQ] = find_integers,
-        [QUANT_AWQ] = find_integers,
-        [QUANT_AWQ_ROWS] = find_integers,
-        [QUANT_PACKED] = find_integers,
-        [QUANT_INT8] = find_integers,
-        [QUANT_INTX] = find_torchao,
-        [QUANT_TORCHAO] = find_torchao,
-        [QUANT_MXFP4] = weight_mxfp4_find,
-        [QUANT_FP8] = weight_fp8_find,
-        [QUANT_FP4] = weight_fp4_find,
-        [QUANT_BNB4] = weight_bnb4_find,
-        [QUANT_BNB8] = weight_bnb8_find, /* the tensors of a GGUF file say themselves what they
-                                            are */
+        [QUANT_GPTQ] = find_integers,     [QUANT_AWQ] = find_integers,
+        [QUANT_AWQ_ROWS] = find_integers, [QUANT_PACKED] = find_integers,
+        [QUANT_INT8] = find_integers,     [QUANT_INTX] = find_torchao,
+        [QUANT_TORCHAO] = find_torchao,   [QUANT_MXFP4] = weight_mxfp4_find,
+        [QUANT_FP8] = weight_fp8_find,    [QUANT_FP4] = weight_fp4_find,
+        [QUANT_BNB4] = weight_bnb4_find,  [QUANT_BNB8] = weight_bnb8_find,
+        [QUANT_HQQ] = weight_hqq_find, /* the tensors of a GGUF file say themselves what they are */
     };
     const enum quant_method method = f->config->quant.method;
     s->stored_rows = s->rows;
@@ -313,14 +340,17 @@ static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
 }
 
 /* Integers of few bits in int32, lowest bits first: number i of those that begin at int32 `first`,
- * and go on `step` further. */
+ * and go on `step` further; per_word as in struct quant_tensors. */
 struct bits_at {
     const struct tensor *t;
     size_t first, step;
+    uint32_t per_word;
 };
 static uint32_t take(const struct bits_at *w, uint32_t i, uint32_t bits)
 {
-    const uint64_t bit = (uint64_t)i * bits;
+    const uint64_t bit = w->per_word
+                             ? (uint64_t)(i / w->per_word) * 32 + (uint64_t)(i % w->per_word) * bits
+                             : (uint64_t)i * bits;
     const uint32_t shift = bit % 32;
     const size_t at = w->first + bit / 32 * w->step;
     uint32_t v = (uint32_t)weight_part_i32(w->t, at) >> shift;
@@ -336,9 +366,9 @@ static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
         return weight_torchao_zero(s, o, g);
     if (!q->zeros)
         return weight_quant_is_int8(s) ? 128 : 1u << (q->bits - 1);
-    struct bits_at at = {q->zeros, (size_t)g * words(s->stored_rows, q->bits), 1};
+    struct bits_at at = {q->zeros, (size_t)g * words(q, s->stored_rows), 1, 0};
     if (q->method == QUANT_PACKED)
-        at = (struct bits_at){q->zeros, g, q->n_group};
+        at = (struct bits_at){q->zeros, g, q->n_group, q->per_word};
     uint32_t i = o;
     if (q->method == QUANT_AWQ)
         i = o / 8 * 8 + awq_place[o % 8];
@@ -355,9 +385,9 @@ static void integers_of(uint8_t *out, const struct weight_source *s, uint32_t o)
     const struct quant_tensors *q = &s->quant;
     const uint32_t n_in = s->cols, v = 32 / q->bits, mask = (1u << q->bits) - 1;
     const struct bits_at at = q->method == QUANT_GPTQ
-                                  ? (struct bits_at){q->q, o, s->stored_rows}
-                                  : (struct bits_at){q->q, o * words(n_in, q->bits), 1};
-    if (q->bits == 3) { /* which an int32 has no whole number of */
+                                  ? (struct bits_at){q->q, o, s->stored_rows, 0}
+                                  : (struct bits_at){q->q, o * words(q, n_in), 1, q->per_word};
+    if (32 % q->bits || n_in % v) { /* an int32 has no whole number of them, or the row's end */
         for (uint32_t k = 0; k < n_in; k++)
             out[k] = (uint8_t)take(&at, k, q->bits);
         return;
@@ -493,7 +523,7 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
         [QUANT_INTX] = integer_rows,       [QUANT_TORCHAO] = weight_torchao_rows,
         [QUANT_MXFP4] = weight_mxfp4_rows, [QUANT_FP8] = weight_fp8_rows,
         [QUANT_FP4] = weight_fp4_rows,     [QUANT_BNB4] = weight_bnb4_rows,
-        [QUANT_GGUF] = weight_gguf_rows,
+        [QUANT_GGUF] = weight_gguf_rows,   [QUANT_HQQ] = weight_hqq_rows,
     };
     rows[s->quant.method](out, s, o, n);
 }

@@ -14,18 +14,22 @@
  *                  order; 8 z is n_in / G or, as its kernels need it, more
  *     pack-quantized  P.weight_packed [n_out, n_in / v], P.weight_scale [n_out, n_in / G],
  *                  P.weight_zero_point [n_out / v, n_in / G] unless symmetric (then 2^(b-1)),
- *                  P.weight_g_idx [n_in], may be absent
- *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
+ *                  P.weight_g_idx [n_in], may be absent; 2 to 8 bits
+ *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]; of fewer bits, in
+ *                  groups or with P.weight_zero_point as torchao's IntxUnpackedToInt8Tensor
  *     torchao      weight_torchao.h: the same and fp8 under other names, integers in groups, int4
  *     fp8, float-quantized   weight_fp8.h
  *     mxfp4        weight_mxfp4.h
  *     fp4          weight_fp4.h: nvfp4, mxfp4, mxfp8 of compressed-tensors and modelopt
  *     bitsandbytes weight_bnb.h
+ *     hqq          weight_hqq.h
  *     gguf         weight_gguf.h
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *
- * Integers of 3 bits lie one after the other, also across the end of an int32.
+ * Integers of 3, 5, 6 and 7 bits lie one after the other, also across the end of an int32; in older
+ * pack-quantized files an int32 has 32 / b of them, rounded down, and bits left over, which the
+ * shape tells where 32 divides n_in.
  *
  * What has 2 to 4 bits in groups that 32 divides stays as it is, bit for bit (scales in bf16 or
  * f32 are rounded to f16). With act-order its inputs are packed group by group (`order` of struct

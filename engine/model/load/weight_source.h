@@ -19,12 +19,13 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
     const struct tensor *q;                      /* NULL: the matrix is not stored so */
     const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
     bool needs_zeros;
-    bool is_even;          /* with an order: each group has `group` inputs */
-    uint32_t zero_offset;  /* what a stored zero is less than it stands for */
-    bool input_scale;      /* fp8: the checkpoint has one for its activations, which is not used */
-    bool is_made;          /* no kernel reads it: it becomes floats, or what is made of these */
-    bool is_torchao;       /* its tensors have torchao's names */
-    bool tiled;            /* QUANT_TORCHAO: in tiles; scales and zeros are one tensor */
+    bool is_even;         /* with an order: each group has `group` inputs */
+    uint32_t zero_offset; /* what a stored zero is less than it stands for */
+    uint32_t per_word; /* integers in an int32 that has bits left over; 0: they go on in the next */
+    bool input_scale;  /* fp8: the checkpoint has one for its activations, which is not used */
+    bool is_made;      /* no kernel reads it: it becomes floats, or what is made of these */
+    bool is_torchao;   /* its tensors have torchao's names */
+    bool tiled;        /* QUANT_TORCHAO: in tiles; scales and zeros are one tensor */
     enum quant_float kind; /* QUANT_FP4 */
     float whole_scale;     /* QUANT_FP4: of all groups */
     bool divides;          /* their scales are divided by it, not multiplied */

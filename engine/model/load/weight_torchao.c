@@ -59,12 +59,31 @@ static enum q_code check_zeros(const struct quant_tensors *q, struct q_err *e)
     return Q_OK;
 }
 
-static enum q_code find_intx(struct weight_source *s, const struct weight_finder *f,
-                             const char *name, struct q_err *e)
+bool weight_torchao_is_intx(const struct quant_tensors *q, const struct weight_finder *f,
+                            const char *name)
 {
+    const struct quant_config *c = &f->config->quant;
+    if (c->is_torchao || !q->scales || weight_part_is_one(q->scales))
+        return false;
+    return (q->scales->n_dim == 2 && q->scales->shape[1] > 1) || bits_of(c, false) <= 4 ||
+           !has_no_zeros(weight_part(f, name, ".weight_zero_point"));
+}
+
+enum q_code weight_torchao_find_intx(struct weight_source *s, const struct weight_finder *f,
+                                     const char *name, struct q_err *e)
+{
+    const struct part_wanted w = {name, ".weight", s->rows, s->cols, PART_I8};
+    s->quant = (struct quant_tensors){
+        .q = weight_part(f, name, ".weight"),
+        .scales = weight_part(f, name, ".weight_scale"),
+        .zeros = weight_part(f, name, ".weight_zero_point"),
+        .row_block = 1,
+    };
     struct quant_tensors *q = &s->quant;
     const struct tensor *t = q->scales;
-    enum q_code rc;
+    enum q_code rc = weight_part_check(q->q, &w, e);
+    if (rc)
+        return rc;
     if (!t || t->n_dim != 2 || t->shape[0] != s->rows || !t->shape[1] || s->cols % t->shape[1])
         return t ? refuse(t, "scales that are not those of equal groups of inputs", e)
                  : weight_part_check(NULL, &(struct part_wanted){name, ".weight_scale", 0, 0, 0},
@@ -287,8 +306,9 @@ enum q_code weight_torchao_find(enum weight_torchao *is, struct weight_source *s
                       e);
     *is = WEIGHT_TORCHAO_FOUND;
     s->quant = q;
-    enum q_code rc = t->dtype == DT_I8 && has_shape(t, s->rows, s->cols) ? find_intx(s, f, name, e)
-                                                                         : find_int4(s, f, name, e);
+    enum q_code rc = t->dtype == DT_I8 && has_shape(t, s->rows, s->cols)
+                         ? weight_torchao_find_intx(s, f, name, e)
+                         : find_int4(s, f, name, e);
     if (rc)
         s->quant = (struct quant_tensors){0};
     return rc;

@@ -5,7 +5,8 @@
  *
  *     Int8Tensor, Float8Tensor    as int-quantized and fp8 (weight_quant.h, weight_fp8.h)
  *     IntxUnpackedToInt8Tensor    qdata [n_out, n_in] int8, one integer of 1 to 8 bits each; scale
- *                                 [n_out, n_in / G]; zero_point int8 of that shape, may be absent
+ *                                 [n_out, n_in / G]; zero_point int8 of that shape, may be absent.
+ *                                 compressed-tensors' W4A8 has the same
  *     Int4Tensor                  qdata [n_out, n_in / 2] bytes: input 2j in the low half of byte
  *                                 j, -8 … 7; scale and zero_point [n_in / G, n_out] floats
  *     Int4TilePackedTo4dTensor    qdata [m_out / 8, m_in / 128, 32, 4] int32, scale_and_zero
@@ -42,6 +43,12 @@ enum weight_torchao {
  * Errors: Q_MISMATCH, Q_CORRUPT, Q_NOT_FOUND, Q_UNSUPPORTED (file, tensor, expected and found). */
 FALLIBLE weight_torchao_find(enum weight_torchao *is, struct weight_source *s,
                              const struct weight_finder *f, const char *name, struct q_err *e);
+/* Is a matrix of int8 of compressed-tensors, whose parts are in q, one of those? Then QUANT_INTX:
+ * s->quant says where, all of it checked. Errors: as above. */
+bool weight_torchao_is_intx(const struct quant_tensors *q, const struct weight_finder *f,
+                            const char *name);
+FALLIBLE weight_torchao_find_intx(struct weight_source *s, const struct weight_finder *f,
+                                  const char *name, struct q_err *e);
 /* Of QUANT_INTX: integers of outputs o … o + n - 1 plus half of their range (8, of more than 4 bits
  * 128) as [n, n_in]; those past 4 bits are clamped. The zero of a group, moved likewise. */
 void weight_torchao_integers(uint8_t *out, const struct weight_source *s, uint32_t o, uint32_t n);

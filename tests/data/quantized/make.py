@@ -38,7 +38,8 @@ AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NAMES = {np.dtype("float32"): "F32", np.dtype("float16"): "F16", np.dtype("int32"): "I32", np.dtype("int8"): "I8",
          np.dtype("int64"): "I64", np.dtype("uint16"): "BF16", np.dtype("uint8"): "F8_E4M3"}  # these two as their bits
 U8 = np.dtype([("bits", "u1")])  # bytes that are bytes
-NAMES[U8] = "U8"
+E8M0 = np.dtype([("power", "u1")])
+NAMES.update({U8: "U8", E8M0: "F8_E8M0"})
 
 
 def save(path, tensors):
@@ -61,6 +62,14 @@ def pack(x, bits, axis):
         if shift + bits > 32:
             out[..., at + 1] |= x[..., i] >> np.uint32(32 - shift)
     return np.ascontiguousarray(np.moveaxis(out, -1, axis)).view(np.int32)
+
+
+def pack_older(x, bits, axis):
+    """As many whole integers as an int32 has room for."""
+    x, n = np.moveaxis(x, axis, -1), 32 // bits
+    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % n)])
+    return np.ascontiguousarray(np.moveaxis(pack(np.pad(x.reshape(*x.shape[:-1], -1, n), [(0, 0)] * x.ndim + [(0, 32 - n)]), bits, -1)[..., 0],
+                                            -1, axis))
 
 
 def bf16(x):
@@ -124,7 +133,7 @@ def awq_rows(w, rng, group=32):
         scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
 
 
-def packed(w, rng, bits=4, group=32, symmetric=True):
+def packed(w, rng, bits=4, group=32, symmetric=True, pack=pack):
     groups = np.arange(w.shape[1]) // (group if group > 0 else w.shape[1])
     q, scale, zero = fit(w, groups, bits, symmetric, bf16)
     parts = {"weight_packed": pack(q, bits, 1), "weight_scale": (scale.view(np.uint32) >> 16).astype(np.uint16),
@@ -170,6 +179,17 @@ def fp8(w, rng, blocks=None, name="weight_scale"):
     return parts, each * np.where(q < 128, 1, -1).astype(np.float32) * e4m3_values()[q & 127]
 
 
+def fp8_powers(w, rng, stored=E8M0, blocks=(32, 48)):
+    """Scales of blocks that are powers of two, as bytes."""
+    rows, cols = blocks
+    power = np.array([[np.ceil(np.log2(np.abs(w[i:i + rows, j:j + cols]).max() / 440)) for j in range(0, w.shape[1], cols)]
+                      for i in range(0, w.shape[0], rows)]).astype(np.int64)
+    each = np.repeat(np.repeat(np.ldexp(np.float32(1), power), rows, 0), cols, 1)[:w.shape[0], :w.shape[1]]
+    q = to_e4m3(w / each)
+    return {"weight": q, "weight_scale_inv": (power + 127).astype(np.uint8).view(stored)}, \
+        each * np.where(q < 128, 1, -1).astype(np.float32) * e4m3_values()[q & 127]
+
+
 def fp8_channel(w, rng):
     parts, dequantized = fp8(w, rng, (1, w.shape[1]))
     parts["weight_scale"] = (parts["weight_scale"].view(np.uint32) >> 16).astype(np.uint16)
@@ -192,6 +212,40 @@ def int8_tensor(w, rng):
 
 def packed_mixed(w, rng, kind="packed", **options):
     return {"packed": packed, "int8": int8, "int8_tensor": int8_tensor}[kind](w, rng, **options)
+
+
+def int4_in_int8(w, rng, bits=4, group=32, symmetric=True):
+    """Integers of few bits in int8, with zero points of that type: W4A8 of compressed-tensors."""
+    parts, plain = torchao_intx(w, rng, bits, group if group > 0 else w.shape[1], symmetric)
+    parts = {name.replace("_weight_qdata", "weight").replace("_weight", "weight"): x for name, x in parts.items()}
+    if symmetric:
+        del parts["weight_zero_point"]
+    return parts, plain
+
+
+def hqq(w, rng, bits=4, group=64):
+    """As transformers saves it: rows of a group each, of which those in one byte are far apart; zero points are floats."""
+    rows = w.reshape(-1, group)
+    low, high = rows.min(1, keepdims=True), rows.max(1, keepdims=True)
+    scale = half((high - low) / (2 ** bits - 1))
+    zero = half(-low / scale)
+    q = np.clip(np.round(rows / scale + zero), 0, 2 ** bits - 1).astype(np.uint32)
+    n, width = (10, 3) if bits == 3 else (8 // bits, bits)
+    m = -(-len(q) // n)
+    q10 = np.pad(q, ((0, m * n - len(q)), (0, 0)))
+    words = sum(q10[i * m:(i + 1) * m] << np.uint32(width * (n - 1 - i)) for i in range(n))
+    number = lambda x, kind: np.array(x, kind)
+    flag = lambda x: np.array([x], np.uint8).view(U8).reshape(())
+    text = lambda x: np.frombuffer(x.encode(), np.uint8).view(U8)
+    middle = np.float32(2 ** (bits - 1))
+    least = scale * (middle - zero)
+    plain = (scale.astype(np.float64) * (q - np.float64(middle)) + least).astype(np.float32).reshape(w.shape)
+    return {"W_q": words.view(np.int32) if bits == 3 else words.astype(np.uint8).view(U8), "scale": scale.astype(np.float16),
+            "zero": zero.astype(np.float16), "nbits": number(bits, np.int32), "group_size": number(group, np.int32),
+            "axis": number(1, np.int32), "shape": np.array(w.shape, np.int64), "channel_wise": flag(1), "optimize": flag(1),
+            "round_zero": flag(0), "quant_scale": flag(0), "quant_zero": flag(0), "view_as_float": flag(0), "offload_meta": flag(0),
+            "packing": text("3bit_32" if bits == 3 else f"{bits}bit_u8"), "encoded_state_dict": flag(1), "stores_quant_config": flag(1),
+            "unpack_view_dtype": text("torch.int32" if bits == 3 else "torch.uint8")}, plain
 
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -438,8 +492,41 @@ VARIED = {
     "fp4-packed": {"gate_proj": dict(kind="mxfp4"), "up_proj": dict(kind="mxfp4"), "o_proj": dict(kind="mxfp4")},
     "fp4-modelopt": {"o_proj": dict(kind="fp8"), "down_proj": dict(kind="mxfp8")},
 }
+def of_hqq(**params):
+    return {"weight_quant_params": {"channel_wise": True, "optimize": True, "round_zero": False, "axis": 1, "view_as_float": False, **params},
+            "scale_quant_params": None, "zero_quant_params": None, "offload_meta": False}
+
+
+HQQ = {"quant_method": "hqq", "skip_modules": ["lm_head"]}
+LATEST = {
+    "fp8-block-e8m0": (fp8_powers, dict(), {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "scale_fmt": "ue8m0",
+                                            "weight_block_size": [32, 48]}),
+    "packed-bits": (packed, dict(bits=3), compressed_groups(
+        ("pack-quantized", {**INT, "num_bits": 3, "strategy": "group", "group_size": 32}),
+        ("pack-quantized", {**INT, "num_bits": 6, "strategy": "channel"}))),
+    "packed-7": (packed, dict(bits=7), compressed("pack-quantized", 7, 32, True)),
+    "packed-3-older": (packed, dict(bits=3, pack=pack_older), compressed("pack-quantized", 3, 32, True)),
+    "packed-5-older": (packed, dict(bits=5, symmetric=False, pack=pack_older), compressed("pack-quantized", 5, 32, False)),
+    "w4a8": (int4_in_int8, dict(), compressed("int-quantized", 4, 32, True, {"num_bits": 8, "type": "int", "symmetric": True,
+                                                                           "strategy": "token", "dynamic": True})),
+    "w4a8-asym": (int4_in_int8, dict(symmetric=False), compressed("int-quantized", 4, 32, False, {"num_bits": 8, "type": "int",
+                                                                                                 "strategy": "token", "dynamic": True})),
+    "hqq-4": (hqq, dict(group=32), {**HQQ, "quant_config": of_hqq(nbits=4, group_size=32)}),
+    "hqq-mixed": (hqq, dict(), {**HQQ, "quant_config": {name: of_hqq(nbits=bits, group_size=group) for name, bits, group in (
+        ("self_attn.q_proj", 4, 64), ("self_attn.k_proj", 4, 64), ("self_attn.v_proj", 4, 64), ("self_attn.o_proj", 3, 32),
+        ("mlp.gate_proj", 2, 16), ("mlp.up_proj", 2, 16), ("mlp.down_proj", 8, 48))}}),
+}
+VARIED.update({
+    "fp8-block-e8m0": {"o_proj": dict(stored=U8), "down_proj": dict(stored=U8)},
+    "packed-bits": {"gate_proj": dict(bits=2), "up_proj": dict(bits=2), "o_proj": dict(bits=5, symmetric=False),
+                    "down_proj": dict(bits=6, group=-1)},
+    "w4a8": {"o_proj": dict(group=-1)},
+    "hqq-mixed": {"o_proj": dict(bits=3, group=32), "gate_proj": dict(bits=2, group=16), "up_proj": dict(bits=2, group=16),
+                  "down_proj": dict(bits=8, group=48)},
+})
 CASES.update({name: (gptq, dict(act_order=True, orders={}), ACT_ORDER) for name in ("experts-mixed", "experts-shared")})
 CASES.update(LATER)
+CASES.update(LATEST)  # behind the others: a case's place is its seed
 # experts-mixed: the inputs of expert 0 are in order, and one matrix of expert 2 was left as floats.
 MIXED_ORDER, MIXED_LEFT = "mlp.experts.0.", "mlp.experts.2.down_proj"
 SHARED = 64  # experts-shared: qwen2_moe, with an expert that all rows use, of this width

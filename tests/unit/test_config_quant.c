@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quantization_config of HQQ, and compressed-tensors' integers of 2 to 8 bits; the rest is in
+ * test_config.c. */
+#include "common/hub/config.h"
+#include "check.h"
+
+static struct model_config c;
+static struct q_err e;
+
+/* A config.json with this quantization_config. */
+static enum q_code load(const char *quantization)
+{
+    char text[1024];
+    const int n = snprintf(text, sizeof text,
+                           "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 512, "
+                           "\"hidden_size\": 64, \"intermediate_size\": 96, "
+                           "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, "
+                           "\"max_position_embeddings\": 256, \"quantization_config\": %s}",
+                           quantization);
+    assert_true(n > 0 && (size_t)n < sizeof text);
+    return model_config_parse(&c, text, (size_t)n, "config.json", &e);
+}
+
+#define HQQ(config)    "{\"quant_method\": \"hqq\", \"quant_config\": " config "}"
+#define PARAMS(params) "{\"weight_quant_params\": {" params "}}"
+#define GROUP(format, weights) \
+    "{\"format\": \"" format "\", \"weights\": {" weights ", \"type\": \"int\"}}"
+#define COMPRESSED(groups) \
+    "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {" groups "}}"
+#define IN_GROUPS(bits) "\"num_bits\": " bits ", \"strategy\": \"group\", \"group_size\": 128"
+
+static void test_accepted(void **state)
+{
+    static const struct {
+        const char *text;
+        enum quant_method method;
+        uint32_t bits, group, group_bits, whole_bits;
+    } all[] = {
+        {HQQ(PARAMS("\"nbits\": 3, \"group_size\": 64, \"axis\": 1")), QUANT_HQQ, 3, 0, 0, 0},
+        {HQQ("{\"a\": " PARAMS("\"nbits\": 4") ", \"b\": " PARAMS("\"nbits\": 8") "}"), QUANT_HQQ,
+         8, 0, 0, 0},
+        {COMPRESSED("\"a\": " GROUP("pack-quantized", IN_GROUPS("5"))), QUANT_PACKED, 5, 128, 0, 0},
+        {COMPRESSED("\"a\": " GROUP("pack-quantized", IN_GROUPS("2"))), QUANT_PACKED, 2, 128, 0, 0},
+        {COMPRESSED("\"a\": " GROUP("int-quantized", IN_GROUPS("4") ", \"symmetric\": false")),
+         QUANT_INT8, 4, 128, 4, 0},
+        {COMPRESSED("\"a\": " GROUP("int-quantized", "\"num_bits\": 8")), QUANT_INT8, 8, 0, 0, 8},
+        {COMPRESSED("\"a\": " GROUP("int-quantized", IN_GROUPS("4")) ", \"b\": " GROUP(
+             "int-quantized", "\"num_bits\": 8")),
+         QUANT_PACKED, 4, 128, 4, 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_ok(load(all[i].text), &e);
+        assert_int_equal(c.quant.method, all[i].method);
+        assert_int_equal(c.quant.bits, all[i].bits);
+        assert_int_equal(c.quant.group_size, all[i].group);
+        assert_int_equal(c.quant.group_bits, all[i].group_bits);
+        assert_int_equal(c.quant.whole_bits, all[i].whole_bits);
+    }
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        enum q_code code;
+        const char *part;
+    } all[] = {
+        {"{\"quant_method\": \"hqq\"}", Q_CORRUPT, "hqq's quant_config is"},
+        {HQQ("{}"), Q_CORRUPT, "hqq's quant_config is"},
+        {HQQ("{\"mlp.up_proj\": {}}"), Q_CORRUPT, "hqq's weight_quant_params is"},
+        {HQQ("{\"mlp.up_proj\": 3}"), Q_CORRUPT, "quant_config.mlp.up_proj is a whole number"},
+        {HQQ(PARAMS("\"nbits\": 1")), Q_UNSUPPORTED, "nbits 1 are not supported, expected 2, 3, 4"},
+        {HQQ(PARAMS("\"nbits\": 1.58")), Q_UNSUPPORTED, "hqq with nbits that is no whole number"},
+        {HQQ(PARAMS("\"nbits\": 4, \"axis\": 0")), Q_UNSUPPORTED, "hqq with axis 0"},
+        {HQQ(PARAMS("\"nbits\": 4, \"channel_wise\": false")), Q_UNSUPPORTED,
+         "hqq with one scale for a whole matrix is not supported"},
+        {HQQ(PARAMS("\"nbits\": 4, \"view_as_float\": true")), Q_UNSUPPORTED, "hqq with view_as"},
+        {COMPRESSED("\"a\": " GROUP("pack-quantized", IN_GROUPS("1"))), Q_UNSUPPORTED,
+         "num_bits 1 are not supported, expected 2 to 8"},
+        {COMPRESSED("\"a\": " GROUP("pack-quantized", IN_GROUPS("7")) ", \"b\": " GROUP(
+             "pack-quantized", IN_GROUPS("4"))),
+         Q_UNSUPPORTED, "pack-quantized with 7 bits beside other groups is not supported"},
+        {COMPRESSED("\"a\": " GROUP("int-quantized", "\"num_bits\": 8, \"strategy\": \"tensor\", "
+                                                     "\"symmetric\": false")),
+         Q_UNSUPPORTED, "int-quantized with strategy tensor, asymmetric is not supported"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        assert_fails(load(all[i].text), all[i].code, all[i].part, &e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests_name("config_quant", tests, NULL, NULL);
+}

@@ -18,7 +18,7 @@ STUDENTS = ["bloom", "cohere", "cohere2", "exaone4", "falcon", "gemma", "gemma2"
             "qwen3-v5cfg-f16", "smollm3", "stablelm", "stablelm-parallel", "starcoder2"]
 MINIMUM = ["llama", "llama-bias-tied", "qwen2", "qwen2-sliding-bf16", "qwen3", "mistral", "gemma", "gemma2", "gemma3"]
 TEACHERS = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "deepseek_v2", "deepseek_v2-group", "deepseek_v3", "gpt_oss",
-            "gpt_oss-mxfp4", "gpt2", "opt", "bloom", "gpt_neox", "falcon", "olmo", "olmo2", "cohere", "llama-gptq", "llama-gptq-act8",
+            "gpt_oss-mxfp4", "gpt2", "opt", "opt-post", "bloom", "gpt_neox", "falcon", "olmo", "olmo2", "cohere", "llama-gptq", "llama-gptq-act8",
             "qwen2-awq", "lfm2", "lfm2-bias", "qwen3_next"]
 VOCAB = 512
 

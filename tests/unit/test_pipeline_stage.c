@@ -169,7 +169,8 @@ static void check_cut(const struct way *w, uint32_t n)
     assert_int_equal(parts.n_layer, c.n_layer);
     assert_int_equal(parts.kv_block_bytes, all.kv_block_bytes);
     const bool two_tables = c.tie_word_embeddings && n > 1;
-    const uint64_t table = two_tables ? (uint64_t)c.vocab_size * c.hidden_size : 0;
+    const uint32_t n_col = c.embed_size ? c.embed_size : c.hidden_size;
+    const uint64_t table = two_tables ? (uint64_t)c.vocab_size * n_col : 0;
     assert_int_equal(parts.n_param, all.n_param + table);
 }
 
@@ -183,16 +184,27 @@ static const struct {
 #define N_NUMBERS (sizeof numbers / sizeof *numbers)
 
 static const char *const models[] = {
-    "deepseek_v2",     "deepseek_v3",
-    "gemma2",          "gpt_neox",
-    "granite",         "llama-bf16-sharded",
-    "llama-bias-tied", "llama-rope-yarn",
-    "mistral",         "mixtral",
-    "olmoe",           "phi",
-    "phi3-longrope",   "qwen2-sliding-bf16",
-    "qwen2",           "qwen2_moe",
-    "qwen3",           "qwen3_moe",
-    "granitemoe",      "gpt_oss-mxfp4",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma2",
+    "gpt_neox",
+    "granite",
+    "llama-bf16-sharded",
+    "llama-bias-tied",
+    "llama-rope-yarn",
+    "mistral",
+    "mixtral",
+    "olmoe",
+    "opt-post",
+    "phi",
+    "phi3-longrope",
+    "qwen2-sliding-bf16",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "granitemoe",
+    "gpt_oss-mxfp4",
 };
 #define N_MODEL (sizeof models / sizeof *models)
 
@@ -270,7 +282,8 @@ static void deep_config(const struct folder *f, const char *golden, uint32_t n_l
 /* Random weights, also of a tied table that the last stage has to make by itself. */
 static void test_three_stages(void **state)
 {
-    static const char *const goldens[] = {"llama", "qwen2", "granite", "mixtral", "phi3"};
+    static const char *const goldens[] = {"llama",   "qwen2", "granite",
+                                          "mixtral", "phi3",  "opt-post"};
     (void)state;
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++)
         for (size_t k = 0; k < N_NUMBERS; k++) {

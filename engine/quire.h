@@ -147,6 +147,9 @@ struct quire_info {
     uint32_t n_vector;   /* values of the vector that the model makes of a text (quire_pool): of an
                           * embedding, or one for each class; 0: it generates text */
     bool classifies;     /* they are of classes */
+    /* Of row_ops and context_ops what only a token takes whose logits are asked for: of a prompt
+     * the last one. 0: every token takes all. */
+    uint64_t asked_row_ops, asked_context_ops;
 };
 struct quire_stats {
     size_t size; /* set by the caller */

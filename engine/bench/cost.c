@@ -10,12 +10,22 @@ double cost_step_bytes(const struct quire_info *info, const struct cost_shape *s
     return (double)info->step_bytes + s->n_seq * context * (double)info->kv_token_bytes;
 }
 
-/* Token i of a prompt attends to i + 1 tokens. */
+/* Token i attends to i + 1 tokens; the logits of the prompt's last token and of those behind it are
+ * asked for. */
+double cost_ops(const struct quire_info *info, double input_len, double output_len)
+{
+    const double n = input_len + output_len - 1, context = n * (n + 1) / 2;
+    const double asked_context = context - input_len * (input_len - 1) / 2;
+    const double of_asked = (double)info->asked_row_ops;
+    const double by_context = (double)info->asked_context_ops;
+    return n * ((double)info->row_ops - of_asked) +
+           output_len * (of_asked + (double)info->logit_ops) +
+           context * ((double)info->context_ops - by_context) + asked_context * by_context;
+}
+
 double cost_prefill_ops(const struct quire_info *info, const struct cost_shape *s)
 {
-    double n = s->input_len;
-    return s->n_seq * (n * (double)info->row_ops + n * (n + 1) / 2 * (double)info->context_ops +
-                       (double)info->logit_ops);
+    return s->n_seq * cost_ops(info, s->input_len, 1);
 }
 
 double cost_peak(const struct bench *b, const struct quire_info *info)

@@ -113,11 +113,8 @@ static double fraction(const struct throughput *t, double seconds)
 {
     const struct quire_info *info = &t->engine.info;
     double ops = 0;
-    for (size_t i = 0; i < t->work.n; i++) {
-        double n = workload_input_len(&t->work, i) + (double)t->work.items[i].output_len;
-        ops += n * (double)info->row_ops + n * (n + 1) / 2 * (double)info->context_ops +
-               (double)t->work.items[i].output_len * (double)info->logit_ops;
-    }
+    for (size_t i = 0; i < t->work.n; i++)
+        ops += cost_ops(info, workload_input_len(&t->work, i), (double)t->work.items[i].output_len);
     return ops / seconds / cost_peak(t->b, info);
 }
 

@@ -123,6 +123,7 @@ static FALLIBLE run_model(struct teacher *t, const struct micro_batch *b, const 
         .seqs = t->seqs,
         .n_token = b->n_row,
         .n_seq = b->n_segment,
+        .any_row = true,
         .n_prompts = t->prompts,
         .state_parts = t->parts,
         .n_state_part = t->parts ? b->n_segment : 0,

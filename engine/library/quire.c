@@ -113,6 +113,8 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
         .logit_ops = c->shape.logit_ops,
         .context_ops = c->shape.context_ops,
         .step_bytes = c->shape.step_bytes,
+        .asked_row_ops = c->shape.asked_row_ops,
+        .asked_context_ops = c->shape.asked_context_ops,
         .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK,
         .has_chat_template = engine->chat.template,
     };

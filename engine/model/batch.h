@@ -3,6 +3,7 @@
  * Threads: read-only during a step. */
 #ifndef QUIRE_ENGINE_MODEL_BATCH_H
 #define QUIRE_ENGINE_MODEL_BATCH_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "kernels/ops/ops_attention.h"
 #include "kernels/ops/ops_state.h"
@@ -18,6 +19,8 @@ struct batch {                   /* one step, ragged; all borrowed for the call 
         *seqs;                  /* [n_seq], rows in order, together covering all n_token rows */
     const uint32_t *logit_rows; /* [n_logit] ascending row numbers whose logits are wanted */
     uint32_t n_token, n_seq, n_logit;
+    bool any_row; /* model_logits may be called with other logit_rows: all rows are computed to the
+                   * end of the layers */
     uint32_t context_max; /* longest start + n_query */
     /* Layers layer … layer + n_layer - 1 only; n_layer 0: all of the stage. To measure a step. */
     uint32_t layer, n_layer;

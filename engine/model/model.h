@@ -118,6 +118,9 @@ struct model_shape { /* what others must know */
      * layers' matrices, of one row of logits, and of one token with one of its context; bytes of
      * matrices that a step reads however few rows it has: of experts those of one row. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
+    /* The parts of row_ops and context_ops that the CPU computes for rows alone whose logits are
+     * asked for (forward/cpu_asked.h). */
+    uint64_t asked_row_ops, asked_context_ops;
 };
 const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */

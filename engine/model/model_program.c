@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/model_program.h"
 #include "engine/model/forward/acts.h"
+#include "engine/model/forward/cpu_asked.h"
 #include "engine/model/forward/features.h"
 #include "engine/model/forward/program_cut.h"
 #include "engine/model/forward/program_text.h"
@@ -106,6 +107,23 @@ static enum q_code check_weights(const struct model *m, const struct program_op 
     return Q_OK;
 }
 
+/* What only rows take that are asked for; row_ops and context_ops have it too. */
+static void count_asked(struct model *m, const struct program_forms *f)
+{
+    const struct layer_program *p = &m->program;
+    const struct program_costs costs = {.forms = f};
+    m->shape.asked_row_ops = m->shape.asked_context_ops = 0;
+    for (uint32_t i = cpu_asked_pass(p); i < p->n_pass && !p->passes[i].asked; i++) {
+        const struct program_pass *pass = &p->passes[i];
+        const struct program_stage *last = &p->stages[pass->first + pass->n - 1];
+        for (uint32_t j = p->stages[pass->first].first; j < last->first + last->n; j++) {
+            const struct program_cost c = program_cost(&p->ops[j], &costs);
+            m->shape.asked_row_ops += c.row_ops;
+            m->shape.asked_context_ops += c.context_ops;
+        }
+    }
+}
+
 FALLIBLE model_program_make(struct model *m, struct q_err *e)
 {
     const struct program_forms forms = forms_of_model(m);
@@ -122,6 +140,8 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e)
     rc = program_fuse(p, &forms, m->no_fusion ? 0 : fusions, e);
     if (!rc)
         plugin_place_buffers(p);
+    if (!rc && !m->link)
+        count_asked(m, &forms);
     return rc;
 }
 

@@ -106,6 +106,7 @@ static void fill_batch(struct dummy_run *r, uint32_t n_long)
     b->seqs = r->seqs;
     b->logit_rows = r->logit_rows;
     b->n_logit = smaller(l->logit_rows_max, b->n_token);
+    b->any_row = true; /* else the last layer may have fewer rows */
     b->layer = widest_layer(r->d->model);
     b->n_layer = 1;
 }

@@ -54,7 +54,9 @@ struct run_seq { /* one sequence being fed */
     uint32_t n_next; /* tokens of the next step */
     uint32_t n_prompt;
     uint32_t index; /* the sequence's part of the pool */
-    float *logits;  /* NULL, or where the rows' logits of this step go: [n_next, vocab] */
+    float
+        *logits; /* NULL, or where the rows' logits of this step go: [n_next - n_unasked, vocab] */
+    uint32_t n_unasked;         /* first rows of this step whose logits nobody asks for */
     const struct lora *adapter; /* NULL: none */
     const float *const *items;  /* by position: the row in place of a token's, or NULL */
 };
@@ -176,7 +178,7 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
             c.batch.item_rows = items[n] ? items : c.batch.item_rows;
             pos[n] = p;
             slots[n] = blocks[s][p / KERN_BLOCK] * KERN_BLOCK + p % KERN_BLOCK;
-            if (q->logits)
+            if (q->logits && i >= q->n_unasked)
                 rows[n_logit++] = n;
         }
         if (q->n_done + q->n_next > c.batch.context_max)
@@ -205,8 +207,8 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
     for (uint32_t s = 0; s < n_seq; s++) {
         struct run_seq *q = &seqs[s];
         if (q->logits) {
-            memcpy(q->logits, at, q->n_next * vocab * sizeof(float));
-            at += q->n_next * vocab;
+            memcpy(q->logits, at, (q->n_next - q->n_unasked) * vocab * sizeof(float));
+            at += (q->n_next - q->n_unasked) * vocab;
         }
         q->n_done += q->n_next;
     }

@@ -87,6 +87,11 @@ static void costs_are_bytes_and_operations(void **state)
     const struct cost_shape s = {2, 10, 4};
     near(cost_step_bytes(&info, &s), 4000 + 2 * 12 * 8);
     near(cost_prefill_ops(&info, &s), 2 * (10 * 1000 + 55 * 10 + 500));
+    info.asked_row_ops = 100; /* of the last token alone */
+    info.asked_context_ops = 1;
+    near(cost_prefill_ops(&info, &s), 2 * (10 * 900 + 55 * 9 + 100 + 10 + 500));
+    near(cost_ops(&info, 10, 3), 12 * 900 + 78 * 9 + 3 * 100 + (10 + 11 + 12) + 3 * 500);
+    info.asked_row_ops = info.asked_context_ops = 0;
     options_defaults(&b.o);
     assert_true(isnan(cost_decode_fraction(&b, &info, &s, 5)));
     b.has_roofline = true;

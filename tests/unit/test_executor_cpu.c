@@ -155,13 +155,103 @@ static void test_memory(void **state)
     runner_close(&r);
 }
 
+/* ---- rows that nobody asks for ---- */
+
+static uint32_t n_attended; /* rows of all calls */
+static void (*attention)(const struct attention_args *a, const struct kern_exec *x);
+
+static void count_rows(const struct attention_args *a, const struct kern_exec *x)
+{
+    for (uint32_t i = 0; i < a->n_seq; i++)
+        n_attended += a->seqs[i].n_query;
+    attention(a, x);
+}
+
+/* The last layer computes the rows alone that are asked for; all, where they may be later. */
+static void test_rows_left_out(void **state)
+{
+    struct runner r;
+    uint32_t ids[70] = {0};
+    float *taps[64] = {NULL};
+    (void)state;
+    open_way(&r, &ways[0], 1, false);
+    attention = r.kern.attention;
+    r.kern.attention = count_rows;
+    const uint32_t before = (model_shape(r.model)->n_layer - 1) * 70;
+    const uint32_t asked[] = {0, 1, 3, 70};
+    for (size_t i = 0; i < 4; i++) {
+        struct run_seq q = {.tokens = ids, .n_prompt = 70, .n_next = 70};
+        q.n_unasked = 70 - asked[i];
+        q.logits = asked[i] ? got : NULL;
+        n_attended = 0;
+        run_step(&r, &q, 1);
+        assert_int_equal(n_attended, before + asked[i]);
+    }
+    r.tap = taps; /* who reads hidden states reads all of them */
+    n_attended = 0;
+    run_step(&r, &(struct run_seq){.tokens = ids, .n_prompt = 70, .n_next = 70}, 1);
+    assert_int_equal(n_attended, before + 70);
+    const struct model_shape *s = model_shape(r.model);
+    assert_int_equal(s->asked_context_ops * s->n_layer, s->context_ops);
+    assert_true(s->asked_row_ops && s->asked_row_ops * s->n_layer < s->row_ops); /* not q, k, v */
+    runner_close(&r);
+}
+
+/* Sequences by their numbers of rows, rows that are asked for; spans, rows of each sequence in
+ * them. */
+static const struct {
+    uint32_t seqs[6], asked[8];
+    struct cpu_rows spans[4];
+    uint32_t left[6];
+} span_cases[] = {
+    {{100}, {99}, {{99, 1}}, {1}},
+    {{100}, {10, 99}, {{10, 90}}, {90}},
+    {{1, 1, 1}, {0, 1, 2}, {{0, 3}}, {1, 1, 1}},
+    {{1, 1, 100}, {0, 1, 101}, {{0, 2}, {101, 1}}, {1, 1, 1}},
+    {{1, 32, 1}, {0, 32}, {{0, 33}}, {1, 32, 0}},
+    {{1, 33, 40}, {0, 33, 73}, {{0, 1}, {33, 1}, {73, 1}}, {1, 1, 1}},
+    {{50, 10, 10, 90}, {49, 69}, {{49, 21}}, {1, 10, 10, 0}},
+    {{50, 60, 90}, {49, 199}, {{49, 1}, {199, 1}}, {1, 0, 1}},
+};
+
+static void test_spans(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof span_cases / sizeof *span_cases; i++) {
+        struct attention_seq in[6], out[6];
+        struct cpu_rows rows[6];
+        struct cpu_spans s = {.rows = rows, .seqs = out};
+        struct batch b = {.seqs = in, .logit_rows = span_cases[i].asked, .n_logit = 1};
+        uint32_t n_span = 0, n_left = 0;
+        for (; span_cases[i].seqs[b.n_seq]; b.n_token += in[b.n_seq++].n_query)
+            in[b.n_seq] = (struct attention_seq){NULL, b.n_token, span_cases[i].seqs[b.n_seq], 7};
+        while (span_cases[i].asked[b.n_logit])
+            b.n_logit++;
+        cpu_spans_make(&s, &b);
+        for (; span_cases[i].spans[n_span].n; n_span++) {
+            assert_int_equal(rows[n_span].at, span_cases[i].spans[n_span].at);
+            assert_int_equal(rows[n_span].n, span_cases[i].spans[n_span].n);
+        }
+        assert_int_equal(s.n_row, n_span);
+        for (uint32_t k = 0; k < b.n_seq; k++) {
+            const uint32_t left = span_cases[i].left[k];
+            if (!left)
+                continue;
+            assert_int_equal(out[n_left].n_query, left);
+            assert_int_equal(out[n_left].row + left, in[k].row + in[k].n_query);
+            assert_int_equal(out[n_left].start + left, 7 + in[k].n_query);
+            n_left++;
+        }
+        assert_int_equal(s.n_seq, n_left);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fusions_change_no_bit),
-        cmocka_unit_test(test_meetings),
-        cmocka_unit_test(test_meetings_before_blocks),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_fusions_change_no_bit),  cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_meetings_before_blocks), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_rows_left_out),          cmocka_unit_test(test_spans),
     };
     log_setup("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,6 +199,43 @@ static void check_blocks(struct runner *r, const struct prompt *p)
     }
 }
 
+/* Rows whose logits nobody asks for: of whole prompts, which stand beside decoding sequences and
+ * chunks, and of a chunk that does not end its prompt. */
+static void check_unasked(struct runner *r, const struct prompt *p)
+{
+    enum { N_SEQ = 6 };
+    const uint32_t asked[N_SEQ] = {1, 1, 0, 3, 1, p->n}, halves = p->n / 2;
+    static uint32_t ids[N_SEQ][N_LONG];
+    static float together[N_SEQ][N_LONG * VOCAB_MAX];
+    struct run_seq seqs[N_SEQ];
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        for (uint32_t k = 0; k < p->n; k++)
+            ids[i][k] = p->ids[(k + 5 * i) % p->n];
+        seqs[i] = (struct run_seq){.tokens = ids[i], .n_prompt = p->n, .index = i};
+        seqs[i].n_next = i == 1 ? p->n - 1 : i == 2 ? halves : i == 4 ? p->n - 20 : 0;
+    }
+    struct run_seq first[] = {seqs[1], seqs[2], seqs[4]};
+    run_step(r, first, 3); /* no logits at all */
+    seqs[1] = first[0];
+    seqs[2] = first[1];
+    seqs[4] = first[2];
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        seqs[i].n_next = i == 2 ? 11 : p->n - seqs[i].n_done;
+        seqs[i].n_unasked = seqs[i].n_next - asked[i];
+        seqs[i].logits = asked[i] ? together[i] : NULL;
+    }
+    run_step(r, seqs, N_SEQ);
+    seqs[2].n_next = p->n - seqs[2].n_done;
+    seqs[2].n_unasked = seqs[2].n_next - 1;
+    seqs[2].logits = together[2];
+    run_step(r, &seqs[2], 1);
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        const uint32_t n = asked[i] ? asked[i] : 1;
+        run_prompt(r, ids[i], p->n, p->n, other);
+        assert_same(other + (size_t)(p->n - n) * n_vocab, together[i], n, "asked for, sequence", i);
+    }
+}
+
 static void check_variant(const char *dir, size_t i_case, uint32_t caps)
 {
     static struct prompt prompts[RUN_SEQS_MAX];
@@ -228,6 +265,8 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
             check_parts(&r, longest);
         if (n_thread == 2)
             check_batched(&r, prompts, n);
+        if (n_thread > 1)
+            check_unasked(&r, longest);
         if (n_thread == 2 && caps == kern_caps_machine()) /* the same order with all kernels */
             check_blocks(&r, longest);
         runner_close(&r);

@@ -256,6 +256,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->stages = region_cut(c, t.p->n_stage, sizeof *s->stages);
     s->lines = region_cut(c, PROGRAM_BUFFERS_MAX, sizeof *s->lines);
     s->rows = region_cut(c, n, sizeof *s->rows); /* beside what is written first, too */
+    s->spans.rows = region_cut(c, n, sizeof *s->spans.rows);
+    s->spans.seqs = region_cut(c, n, sizeof *s->spans.seqs);
     s->kern = region_cut(c, s->n_thread, s->kern_bytes);
 }
 
@@ -281,6 +283,7 @@ enum q_code model_scratch_new(struct model_scratch **out, const struct model *m,
     cut(s, &c, m);
     cpu_plan_stages(s->stages, &m->program, s->overlaps);
     s->n_stage = m->program.n_stage;
+    s->asked_pass = cpu_asked_pass(&m->program);
     for (uint32_t i = 0; i < m->program.n_buffer; i++)
         s->lines[i].b = (struct cpu_buffer){
             .all = s->buffers[i],

@@ -9,6 +9,7 @@
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
 #define QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
 #include <stdatomic.h>
+#include "engine/model/forward/cpu_asked.h"
 #include "engine/model/forward/cpu_plan.h"
 #include "engine/model/forward/matmul.h"
 #include "engine/model/model_state.h"
@@ -72,8 +73,10 @@ struct model_scratch {
     } * lines;
     struct cpu_stage *stages; /* [n_stage] of the program */
     uint32_t n_stage;
-    struct cpu_experts e; /* of a model with experts */
-    float *made_of;       /* [n_thread, hidden] a row of floats that becomes bytes at once */
+    uint32_t asked_pass;    /* the first that may go through spans */
+    struct cpu_spans spans; /* of the step; [n_token_max] */
+    struct cpu_experts e;   /* of a model with experts */
+    float *made_of;         /* [n_thread, hidden] a row of floats that becomes bytes at once */
     size_t made_of_stride;
     float *rope; /* [n, head_dim / 2, 2] (cos, sin) of each row */
     float

@@ -5,7 +5,8 @@
  *
  * A pass computes its rows in blocks, so that activations stay in the caches between two products.
  * A pass of attention and the embedding compute all rows at once. Between q,k,v and attention each
- * operation reads and writes one row, so a thread runs all of them on its own rows. */
+ * operation reads and writes one row, so a thread runs all of them on its own rows. The last passes
+ * leave out rows that nothing needs (cpu_asked.h). */
 #include "engine/model/forward/executor_cpu.h"
 #include <math.h>
 #include <string.h>
@@ -538,6 +539,8 @@ static void store(struct cpu_run *w, const struct program_op *op, struct program
 void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *q,
                 const struct matmul_rows *to)
 {
+    uint32_t n_seq;
+    const struct attention_seq *seqs = cpu_seqs(w, &n_seq);
     const struct attention_args a = {
         .out = to->x,
         .out_dtype = to->dtype,
@@ -547,8 +550,8 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
         .k_cache = w->kv->k[model_kv_layer(w->m, op->layer)],
         .v_cache = w->kv->v[model_kv_layer(w->m, op->layer)],
         .kv_dtype = w->kv->dtype,
-        .seqs = w->b->seqs,
-        .n_seq = w->b->n_seq,
+        .seqs = seqs,
+        .n_seq = n_seq,
         .n_head = op->attention.n_head,
         .n_kv_head = op->attention.n_kv_head,
         .head_dim = op->attention.head_dim,
@@ -686,17 +689,31 @@ static void run_stage(struct cpu_run *w, const struct program_stage *g,
     w->is_clean = false;
 }
 
-/* n: rows of the step, or those that are asked for. */
-static void run_pass(struct cpu_run *w, const struct program_pass *pass, uint32_t n)
+/* of: rows of the step, or of those that are asked for. */
+static void run_pass(struct cpu_run *w, const struct program_pass *pass, struct cpu_rows of)
 {
     const struct layer_program *p = &w->m->program;
-    const uint32_t most = cpu_is_whole(pass) ? n : w->s->block_rows;
+    const uint32_t most = cpu_is_whole(pass) ? of.n : w->s->block_rows, end = of.at + of.n;
     w->asked = pass->asked;
-    for (uint32_t at = 0; at < n; at += most) {
-        w->block = (struct cpu_rows){at, n - at < most ? n - at : most};
+    for (uint32_t at = of.at; at < end; at += most) {
+        w->block = (struct cpu_rows){at, end - at < most ? end - at : most};
         for (uint32_t i = pass->first; i < pass->first + pass->n; i++)
             run_stage(w, &p->stages[i], &w->s->stages[i]);
     }
+}
+
+/* The plan of barriers knows blocks that divide all rows of the step; between these passes the
+ * threads meet whatever it says. */
+static void run_spans(struct cpu_run *w, const struct program_pass *pass)
+{
+    const struct cpu_spans *s = &w->s->spans;
+    cpu_meet(w);
+    w->spans = s;
+    if (pass->all_rows && s->n_row) /* finds its rows by the sequences */
+        run_pass(w, pass, (struct cpu_rows){0, w->b->n_token});
+    for (uint32_t i = 0; i < s->n_row && !pass->all_rows; i++)
+        run_pass(w, pass, s->rows[i]);
+    w->spans = NULL;
 }
 
 static void tap(struct cpu_run *w, uint32_t index)
@@ -755,19 +772,34 @@ static bool is_wanted(const struct cpu_run *w, const struct program_pass *pass)
     return pass->layer >= b->layer && pass->layer - b->layer < b->n_layer;
 }
 
+/* Are there rows that the last passes may leave out? Not where a plugin may fail: each sequence is
+ * computed by itself then. */
+static bool has_spans(const struct cpu_run *w)
+{
+    const struct model_scratch *s = w->s;
+    return w->b->n_logit < w->b->n_token && !w->b->any_row && !s->tap && !s->attention_tap &&
+           !s->own.errors;
+}
+
 /* Up to the rows whose logits may be asked for. */
 static void run_program(struct cpu_run *w)
 {
     const struct layer_program *p = &w->m->program;
+    const bool by_spans = has_spans(w);
     uint32_t layer = PROGRAM_NO_LAYER;
     make_rope(w);
+    if (by_spans && w->x.ith == 0)
+        cpu_spans_make(&w->s->spans, w->b);
     for (uint32_t i = 0; i < p->n_pass && !p->passes[i].asked; i++) {
         if (!is_wanted(w, &p->passes[i]))
             continue;
         if (p->passes[i].layer != layer)
             tap(w, p->passes[i].layer);
         layer = p->passes[i].layer;
-        run_pass(w, &p->passes[i], w->b->n_token);
+        if (by_spans && i >= w->s->asked_pass)
+            run_spans(w, &p->passes[i]);
+        else
+            run_pass(w, &p->passes[i], (struct cpu_rows){0, w->b->n_token});
     }
     tap(w, w->m->config.n_layer);
     meet(w);
@@ -786,7 +818,7 @@ static void run_logits(struct cpu_run *w)
     uint32_t i = p->n_pass;
     while (i && p->passes[i - 1].layer == PROGRAM_NO_LAYER && !p->passes[i - 1].asked)
         i--;
-    run_pass(w, &p->passes[i - 1], w->n_logit);
+    run_pass(w, &p->passes[i - 1], (struct cpu_rows){0, w->n_logit});
     meet(w);
 }
 

@@ -11,10 +11,6 @@
 #include "engine/model/forward/cpu_scratch.h"
 #include "engine/plugin.h"
 
-struct cpu_rows { /* neighbouring rows of the step */
-    uint32_t at, n;
-};
-
 #define CPU_NO_SEQ UINT32_MAX
 struct cpu_part {   /* of a step: w->b is a batch of these sequences alone */
     uint32_t i_seq; /* the only one; CPU_NO_SEQ: there are several */
@@ -35,6 +31,7 @@ struct cpu_run {
     struct cpu_rows
         block; /* of the pass; of asked rows: their numbers in logit_rows from first on */
     struct cpu_part part;
+    const struct cpu_spans *spans;    /* the pass goes through these rows; NULL: through all */
     uint32_t first_logit, n_logit;    /* rows that are asked for */
     bool asked;                       /* the pass is of the rows asked for */
     bool is_clean;                    /* nothing was read or written since the last barrier */
@@ -50,6 +47,13 @@ static inline struct cpu_rows cpu_share(const struct cpu_run *w, struct cpu_rows
     const uint64_t n = of.n;
     const uint32_t from = (uint32_t)(n * w->x.ith / w->x.nth);
     return (struct cpu_rows){of.at + from, (uint32_t)(n * (w->x.ith + 1) / w->x.nth) - from};
+}
+
+/* The sequences whose rows the pass has. */
+static inline const struct attention_seq *cpu_seqs(const struct cpu_run *w, uint32_t *n)
+{
+    *n = w->spans ? w->spans->n_seq : w->b->n_seq;
+    return w->spans ? w->spans->seqs : w->b->seqs;
 }
 
 /* Rows 0 … n - 1 of the block that this thread makes in this stage: all of them where each has a

@@ -26,6 +26,8 @@ void cpu_store_latent(struct cpu_run *w, const struct program_op *op, struct pro
 void cpu_attend_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    uint32_t n_seq;
+    const struct attention_seq *seqs = cpu_seqs(w, &n_seq);
     const struct mla_args a = {
         .out = to.x,
         .out_dtype = to.dtype,
@@ -34,8 +36,8 @@ void cpu_attend_latent(struct cpu_run *w, const struct program_op *op, struct pr
         .q_stride = q.stride,
         .cache = w->kv->k[model_kv_layer(w->m, op->layer)],
         .kv_dtype = w->kv->dtype,
-        .seqs = w->b->seqs,
-        .n_seq = w->b->n_seq,
+        .seqs = seqs,
+        .n_seq = n_seq,
         .n_head = op->latent.n_head,
         .n_key = op->latent.n_key,
         .n_value = op->latent.n_value,

@@ -7,11 +7,13 @@
  *     tile 0 1 2 3   sums of 16 rows, four times 16 positions or columns
  *     tile 4         q or p of the rows          tile 5 6   K or V */
 #define DOT_KV_ROWS 0u /* an item has one KV head */
+#define DOT_AT      DOT_GROUP
+#define DOT_STEP    32u
 #include "kernels/avx512/attention_dot.h"
 #include "kernels/variants.h"
 
 #define TILE_ROWS 16u
-#define STEP      32u /* dimensions or positions an instruction sums */
+#define STEP      DOT_STEP /* dimensions or positions an instruction sums */
 
 /* The operand of LDTILECFG. Source: Intel SDM volume 1, chapter 18. */
 struct tile_config {
@@ -57,8 +59,10 @@ INLINE void scores_rows(const struct dot_item *d, const char *const k[DOT_BLOCKS
     _tile_stored(3, s + 48, DOT_TILE * sizeof *s);
 }
 
-static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], float *s)
+static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], uint32_t n_block,
+                       float *s)
 {
+    (void)n_block;
     for (uint32_t row = 0; row < d->it->n_row; row += TILE_ROWS)
         scores_rows(d, k, row, s + (size_t)row * DOT_TILE);
 }

@@ -3,6 +3,8 @@
  * attention_avx512. Formula and order: attention_dot.h; a sum takes pairs in ascending order, of
  * each the odd product first (ref/linear.c). */
 #define DOT_KV_ROWS 12u /* FEW_ROWS: decoding takes the KV heads of a thread at once (dot_few.h) */
+#define DOT_AT      KERN_BLOCK
+#define DOT_STEP    2u
 #include "kernels/avx512/attention_dot.h"
 #include "kernels/avx512/dot_few.h"
 #include "kernels/variants.h"
@@ -80,7 +82,8 @@ INLINE void tile_item(const struct tile *of, uint32_t n_row, const int vecs, con
     }
 }
 
-static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], float *s)
+static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], uint32_t n_block,
+                       float *s)
 {
     struct tile t = {
         .out = s,
@@ -90,9 +93,16 @@ static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS]
         .w_stride = d->room.dim,
         .n_pair = (d->it->a->head_dim + 1) / 2,
     };
-    for (int j = 0; j < TILE_VECS; j++)
+    for (uint32_t j = 0; j < n_block; j++)
         t.line[j] = k[j];
-    tile_item(&t, d->it->n_row, TILE_VECS, false);
+    if (n_block == 4)
+        tile_item(&t, d->it->n_row, 4, false);
+    else if (n_block == 3)
+        tile_item(&t, d->it->n_row, 3, false);
+    else if (n_block == 2)
+        tile_item(&t, d->it->n_row, 2, false);
+    else
+        tile_item(&t, d->it->n_row, 1, false);
 }
 
 static void dot_values(const struct dot_item *d, const uint16_t *p, const uint16_t *v, uint32_t n)

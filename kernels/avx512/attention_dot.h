@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_dot - attention over bf16 or int8 K and V by instructions that multiply pairs of bf16;
  * private to kernels/avx512 and kernels/amx. Formula: ref/attention.c. The including file defines
- * the two products, and dot_begin, which is called before the products of an item:
+ * DOT_AT and DOT_STEP (positions: multiples at which groups of scores begin; that values are added
+ * by), the two products, and dot_begin, which is called before the products of an item:
  *
  *     dot_scores  s[r][c] = q[r,:]·K[c,:] of DOT_GROUP positions
  *     dot_values  sum[r,:] += p[r,:] V of up to DOT_TILE positions
@@ -35,15 +36,17 @@
 
 #define FLUSH_SUBNORMAL 0x8040u /* MXCSR: FTZ and DAZ */
 
-/* Scores of a tile's positions from tile.begin to tile.end (rounded to DOT_GROUP); prefetches V of
- * the same positions. For missing blocks another block is used; their scores are not read. */
+/* Scores of a tile's positions from tile.begin to tile.end, and of some around them; prefetches V
+ * of the same positions. For missing blocks another block is used; their scores are not read. */
 static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_range tile)
 {
     const struct item *it = d->it;
     const uint32_t last = (it->end - 1) / KERN_BLOCK;
-    for (uint32_t c = tile.begin / DOT_GROUP * DOT_GROUP; c < tile.end; c += DOT_GROUP) {
+    for (uint32_t c = tile.begin / DOT_AT * DOT_AT; c < tile.end; c += DOT_GROUP) {
+        const uint32_t left = (tile.end - c + KERN_BLOCK - 1) / KERN_BLOCK;
+        const uint32_t n_block = left < DOT_BLOCKS && DOT_AT < DOT_GROUP ? left : DOT_BLOCKS;
         const char *k[DOT_BLOCKS];
-        for (uint32_t b = 0; b < DOT_BLOCKS; b++) {
+        for (uint32_t b = 0; b < n_block; b++) {
             uint32_t i = c / KERN_BLOCK + b, low = it->begin / KERN_BLOCK;
             i = i > last  ? last
                 : i < low ? low
@@ -57,7 +60,7 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_r
                 k[b] = (const char *)to;
             }
         }
-        dot_scores(d, k, d->room.s + (c - first));
+        dot_scores(d, k, n_block, d->room.s + (c - first));
     }
 }
 
@@ -65,7 +68,8 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_r
  * pairs of V in scratch. */
 static void dot_tile_pairs(const struct dot_item *d, uint32_t first, struct pos_range range)
 {
-    const struct pos_range tile = {range.begin / 32 * 32, (range.end + 31) / 32 * 32};
+    const struct pos_range tile = {range.begin / DOT_STEP * DOT_STEP,
+                                   (range.end + DOT_STEP - 1) / DOT_STEP * DOT_STEP};
     const struct pos_range whole = {d->it->begin, d->it->end};
     dot_scores_of(d, first, tile);
     dot_softmax_typed(d, first, tile);

@@ -19,9 +19,11 @@ struct dot_item {
 
 /* Called before the products of an item. */
 static void dot_begin(const struct dot_item *d);
-/* Scores of the positions of DOT_BLOCKS blocks of K, for all rows of the item, to s. */
-static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], float *s);
-/* sum += p V; p and v begin at the same position of a tile, n positions, a multiple of 32. */
+/* Scores of the positions of n_block blocks of K (DOT_BLOCKS, or 1 … DOT_BLOCKS where DOT_AT is
+ * less), for all rows of the item, to s. */
+static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], uint32_t n_block,
+                       float *s);
+/* sum += p V; p and v begin at the same position of a tile, n positions, a multiple of DOT_STEP. */
 static void dot_values(const struct dot_item *d, const uint16_t *p, const uint16_t *v, uint32_t n);
 /* Add the positions `range` of the tile that begins at `first`: by those two, or in another way. */
 static void dot_tile(const struct dot_item *d, uint32_t first, struct pos_range range);

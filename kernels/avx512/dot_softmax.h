@@ -18,7 +18,8 @@ INLINE __mmask16 dot_seen(uint32_t c,
     return (__mmask16)(vec_mask(high) & ~vec_mask(low));
 }
 
-struct dot_line { /* a row of a tile */
+#define DOT_LINES 8u /* their scores stay in the first-level cache */
+struct dot_line {    /* a row of a tile */
     const struct dot_item *d;
     float *s; /* its scores from position `first` on */
     uint16_t *p;
@@ -26,7 +27,7 @@ struct dot_line { /* a row of a tile */
     struct pos_range range; /* its positions in the tile */
     float max;              /* times log2_scale */
     float slope;            /* ALiBi: its head's, and its position */
-    uint32_t pos;
+    uint32_t pos, row;
 };
 
 struct dot_form { /* constants where they are inlined */
@@ -106,50 +107,74 @@ INLINE float dot_line_weights(const struct dot_line *l, struct dot_form f)
     return vec_fold_add(sum);
 }
 
-INLINE void dot_line(struct dot_line *l, uint32_t r, struct dot_form f)
+/* Row r of the tile that begins at `first`. */
+INLINE struct dot_line dot_line_of(const struct dot_item *d, uint32_t first, struct pos_range tile,
+                                   uint32_t r, struct dot_form f)
+{
+    struct dot_line l = {
+        .d = d,
+        .s = d->room.s + (size_t)r * DOT_TILE,
+        .p = d->room.p + (size_t)r * DOT_TILE,
+        .first = first,
+        .range = pos_range_cut(item_range(d->it, r), tile),
+        .row = r,
+    };
+    if (f.slopes) {
+        l.slope = d->it->a->slopes[item_head(d->it, r)];
+        l.pos = d->it->seq->start + (d->it->first + r) / item_group(d->it->a);
+    }
+    return l;
+}
+
+/* The largest score so far; the sums so far are scaled by it. */
+INLINE void dot_line_scale(struct dot_line *l, struct dot_form f)
 {
     const struct dot_scratch *m = &l->d->room;
-    const float before = m->max[r], most = dot_line_max(l, f);
+    const float before = m->max[l->row], most = dot_line_max(l, f);
     if (most > before) {
         const __m512 k = exp2_rough(_mm512_set1_ps((before - most) * l->d->log2_scale));
-        float *sum = m->sum + (size_t)r * m->dim;
-        m->max[r] = most;
-        m->total[r] *= _mm512_cvtss_f32(k);
+        float *sum = m->sum + (size_t)l->row * m->dim;
+        m->max[l->row] = most;
+        m->total[l->row] *= _mm512_cvtss_f32(k);
         for (uint32_t i = 0; i < m->dim; i += 16)
             _mm512_storeu_ps(sum + i, _mm512_mul_ps(_mm512_loadu_ps(sum + i), k));
     }
-    l->max = m->max[r] * l->d->log2_scale;
-    m->total[r] += dot_line_weights(l, f);
+    l->max = m->max[l->row] * l->d->log2_scale;
+}
+
+/* p is 0 in blocks of the tile that are outside of the row's positions. */
+INLINE void dot_line_zeros(const struct dot_line *l, struct pos_range tile)
+{
+    const struct pos_range s = l->range;
+    uint32_t begin = s.begin / KERN_BLOCK * KERN_BLOCK;
+    uint32_t end = (s.end + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
+    if (s.begin >= s.end)
+        begin = end = tile.end;
+    if (begin > tile.begin)
+        memset(l->p + (tile.begin - l->first), 0, (begin - tile.begin) * sizeof *l->p);
+    if (end < tile.end)
+        memset(l->p + (end - l->first), 0, (tile.end - end) * sizeof *l->p);
 }
 
 /* Scores to weights, for all rows of a tile that begins at `first`. `tile`: the positions for
- * dot_values, multiples of 32; p is 0 at positions that are masked for a row. */
+ * dot_values, multiples of 2; p is 0 at positions that are masked for a row. Some rows at a time:
+ * their maxima do not wait for one another, their weights for none of them. */
 INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct pos_range tile,
                         struct dot_form f)
 {
-    for (uint32_t r = 0; r < d->it->n_row; r++) {
-        struct dot_line l = {
-            .d = d,
-            .s = d->room.s + (size_t)r * DOT_TILE,
-            .p = d->room.p + (size_t)r * DOT_TILE,
-            .first = first,
-            .range = pos_range_cut(item_range(d->it, r), tile),
-        };
-        const struct pos_range s = l.range;
-        if (f.slopes) {
-            l.slope = d->it->a->slopes[item_head(d->it, r)];
-            l.pos = d->it->seq->start + (d->it->first + r) / item_group(d->it->a);
+    struct dot_line lines[DOT_LINES];
+    for (uint32_t row = 0; row < d->it->n_row; row += DOT_LINES) {
+        const uint32_t left = d->it->n_row - row, n = left < DOT_LINES ? left : DOT_LINES;
+        for (uint32_t i = 0; i < n; i++) {
+            lines[i] = dot_line_of(d, first, tile, row + i, f);
+            if (lines[i].range.begin < lines[i].range.end)
+                dot_line_scale(&lines[i], f);
         }
-        uint32_t begin = s.begin / KERN_BLOCK * KERN_BLOCK;
-        uint32_t end = (s.end + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
-        if (s.begin >= s.end)
-            begin = end = tile.end;
-        else
-            dot_line(&l, r, f);
-        if (begin > tile.begin)
-            memset(l.p + (tile.begin - first), 0, (begin - tile.begin) * sizeof *l.p);
-        if (end < tile.end)
-            memset(l.p + (end - first), 0, (tile.end - end) * sizeof *l.p);
+        for (uint32_t i = 0; i < n; i++) {
+            if (lines[i].range.begin < lines[i].range.end)
+                d->room.total[row + i] += dot_line_weights(&lines[i], f);
+            dot_line_zeros(&lines[i], tile);
+        }
     }
 }
 

@@ -275,6 +275,21 @@ static bool wants_experts(const struct model_config *c, enum arch_when when, uin
     }
 }
 
+/* Of several residual streams. */
+static bool wants_streams(const struct model_config *c, enum arch_when when)
+{
+    switch (when) {
+    case WHEN_STREAMS_2:
+    case WHEN_STREAMS_3:
+    case WHEN_STREAMS_4:
+        return c->streams.n >= 2u + (uint32_t)(when - WHEN_STREAMS_2);
+    case WHEN_SCALED:
+        return c->streams.scaled;
+    default:
+        return false;
+    }
+}
+
 bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer)
 {
     switch (when) {
@@ -340,14 +355,8 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->latent.q_rank == 0;
     case WHEN_LAYER_INPUT:
         return c->layers.input > 0;
-    case WHEN_STREAMS_2:
-    case WHEN_STREAMS_3:
-    case WHEN_STREAMS_4:
-        return c->streams.n >= 2u + (uint32_t)(when - WHEN_STREAMS_2);
-    case WHEN_SCALED:
-        return c->streams.scaled;
     default:
-        return wants_experts(c, when, layer) || wants_kv(c, when, layer);
+        return wants_experts(c, when, layer) || wants_kv(c, when, layer) || wants_streams(c, when);
     }
 }
 

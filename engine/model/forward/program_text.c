@@ -260,6 +260,17 @@ static void state_text(char *to, size_t n, const struct program_op *op)
                (double)op->scan.step_max);
 }
 
+static void norm_text(char *to, size_t n, const struct program_op *op)
+{
+    append(to, n, "%s, eps %g", op->norm.kind == ARCH_NORM_RMS ? "rms" : "layer",
+           (double)op->norm.eps);
+    if (op->norm.unit != op->in[0].n_col)
+        append(to, n, ", heads of %u%s", op->norm.unit,
+               op->norm.apart ? ", each by its own weights" : "");
+    if (op->asked)
+        append(to, n, ", rows asked");
+}
+
 static void number_text(char *to, size_t n, const struct program_op *op)
 {
     append(to, n, op->kind == PROGRAM_SPARSE ? "above the mean + %g deviations" : "%g",
@@ -277,13 +288,7 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
     *to = 0;
     switch (op->kind) {
     case PROGRAM_NORM:
-        append(to, n, "%s, eps %g", op->norm.kind == ARCH_NORM_RMS ? "rms" : "layer",
-               (double)op->norm.eps);
-        if (op->norm.unit != op->in[0].n_col)
-            append(to, n, ", heads of %u%s", op->norm.unit,
-                   op->norm.apart ? ", each by its own weights" : "");
-        if (op->asked)
-            append(to, n, ", rows asked");
+        norm_text(to, n, op);
         break;
     case PROGRAM_ACTIVATE:
         append(to, n, "%s%s", arch_activation_name(op->act.is), op->act.gated ? ", gated" : "");

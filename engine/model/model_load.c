@@ -11,6 +11,7 @@
 #include "engine/model/load/upload.h"
 #include "engine/model/lora/lora.h"
 #include "engine/model/model_program.h"
+#include "engine/model/model_same.h"
 #include "engine/model/model_summary.h"
 #include "engine/model/pooler.h"
 #include "engine/model/model_state.h"
@@ -333,19 +334,6 @@ out:
     return rc;
 }
 
-/* What the config says and the family's layers do not read. */
-static void drop_unread(struct model_config *c, const struct arch_layer *l)
-{
-    if (!l->windows)
-        memset(c->window, 0, sizeof c->window);
-    if (!arch_rotates(l))
-        c->rope = (struct rope_config){.theta = c->rope.theta};
-    if (!l->local_rope)
-        c->local_rope = c->rope;
-    if (!l->no_rope)
-        memset(c->no_rope, 0, sizeof c->no_rope);
-}
-
 static enum q_code find_family(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -437,7 +425,7 @@ static enum q_code check_config(struct model *m, const struct model_options *o, 
                       "engine computes prompts in chunks and tokens one at a time, so that only "
                       "layers that attend to what comes before can be served",
                       m->arch->name);
-    drop_unread(&m->config, &m->arch->layer);
+    model_drop_unread(&m->config, &m->arch->layer);
     return choose_length(&m->shape.max_model_len, m, o, e);
 }
 
@@ -651,158 +639,13 @@ FALLIBLE model_load_family(struct model **out, const struct model_family *f,
     return hand_over(out, m, load_model(m, o, e));
 }
 
-/* What decides what is computed; eos and bos are the engine's, and the dtype is that of a file. */
-static const struct {
-    const char *name;
-    size_t offset;
-    enum { IS_U32, IS_F64, IS_BOOL, IS_TEXT } type;
-} config_fields[] = {
-#define FIELD(type, name)                                \
-    {                                                    \
-#name, offsetof(struct model_config, name), type \
-    }
-    FIELD(IS_TEXT, architecture),
-    FIELD(IS_U32, vocab_size),
-    FIELD(IS_U32, hidden_size),
-    FIELD(IS_U32, embed_size),
-    FIELD(IS_U32, intermediate_size),
-    FIELD(IS_U32, n_layer),
-    FIELD(IS_U32, n_head),
-    FIELD(IS_U32, n_kv_head),
-    FIELD(IS_U32, head_dim),
-    FIELD(IS_U32, max_position),
-    FIELD(IS_F64, rms_norm_eps),
-    FIELD(IS_TEXT, hidden_act),
-    FIELD(IS_BOOL, tie_word_embeddings),
-    FIELD(IS_BOOL, attention_bias),
-    FIELD(IS_BOOL, attention_out_bias),
-    FIELD(IS_BOOL, mlp_bias),
-    FIELD(IS_BOOL, head_bias),
-    FIELD(IS_U32, moe.n_expert),
-    FIELD(IS_U32, moe.n_used),
-    FIELD(IS_U32, moe.width),
-    FIELD(IS_U32, moe.shared_width),
-    FIELD(IS_BOOL, moe.renormalize),
-    FIELD(IS_F64, moe.scale),
-    FIELD(IS_F64, moe.mixer),
-    FIELD(IS_F64, forward.attention_soft_cap),
-    FIELD(IS_F64, forward.logit_soft_cap),
-    FIELD(IS_F64, forward.query_scalar),
-    FIELD(IS_F64, forward.attention_multiplier),
-    FIELD(IS_F64, forward.embedding_multiplier),
-    FIELD(IS_F64, forward.residual_multiplier),
-    FIELD(IS_F64, forward.logit_multiplier),
-    FIELD(IS_F64, forward.rotary_fraction),
-    FIELD(IS_F64, forward.query_growth),
-    FIELD(IS_F64, forward.query_length),
-    FIELD(IS_U32, forward.query_first),
-    FIELD(IS_BOOL, forward.post_norms),
-    FIELD(IS_BOOL, forward.sum_norms),
-    FIELD(IS_BOOL, forward.bare_end),
-    FIELD(IS_BOOL, forward.unit_head),
-    FIELD(IS_F64, forward.clip),
-    FIELD(IS_F64, forward.glu_limit),
-    FIELD(IS_BOOL, forward.parallel_residual),
-    FIELD(IS_BOOL, forward.shared_norm),
-    FIELD(IS_BOOL, forward.qk_norm),
-    FIELD(IS_BOOL, forward.alibi),
-    FIELD(IS_BOOL, forward.chunks),
-    FIELD(IS_BOOL, forward.half_rope),
-    FIELD(IS_F64, rope.theta),
-    FIELD(IS_F64, rope.factor),
-    FIELD(IS_F64, rope.original_max_position),
-    FIELD(IS_F64, rope.low_freq_factor),
-    FIELD(IS_F64, rope.high_freq_factor),
-    FIELD(IS_F64, rope.beta_fast),
-    FIELD(IS_F64, rope.beta_slow),
-    FIELD(IS_F64, rope.attention_factor),
-    FIELD(IS_F64, rope.mscale),
-    FIELD(IS_F64, rope.mscale_all_dim),
-    FIELD(IS_BOOL, rope.truncate),
-    FIELD(IS_F64, local_rope.theta),
-    FIELD(IS_F64, local_rope.factor),
-    FIELD(IS_U32, local_rope.kind),
-    FIELD(IS_U32, quant.method),
-    FIELD(IS_U32, quant.bits),
-    FIELD(IS_U32, quant.group_size),
-    FIELD(IS_U32, quant.row_block),
-#undef FIELD
-};
-
-static void field_text(char out[CONFIG_NAME_MAX], const struct model_config *c, size_t i)
-{
-    const char *at = (const char *)c + config_fields[i].offset;
-    switch (config_fields[i].type) {
-    case IS_U32:
-        snprintf(out, CONFIG_NAME_MAX, "%u", *(const uint32_t *)(const void *)at);
-        break;
-    case IS_F64:
-        snprintf(out, CONFIG_NAME_MAX, "%.17g", *(const double *)(const void *)at);
-        break;
-    case IS_BOOL:
-        snprintf(out, CONFIG_NAME_MAX, "%s", *(const bool *)at ? "true" : "false");
-        break;
-    case IS_TEXT:
-        snprintf(out, CONFIG_NAME_MAX, "%s", at);
-        break;
-    }
-}
-
-static bool same_factors(const struct rope_config *a, const struct rope_config *b)
-{
-    bool same = true;
-    for (uint32_t i = 0; i < CONFIG_ROPE_FACTORS_MAX; i++)
-        same = same && a->short_factor[i] == b->short_factor[i] &&
-               a->long_factor[i] == b->long_factor[i];
-    return same;
-}
-
-static enum q_code check_same_config(const struct model_config *of, const struct arch *arch,
-                                     const char *dir, struct q_err *e)
-{
-    struct model_config other, served = *of;
-    char path[PATH_MAX], mine[CONFIG_NAME_MAX], its[CONFIG_NAME_MAX];
-    enum q_code rc;
-    if ((rc = path_join(path, sizeof path, dir, "config.json", e)))
-        return rc;
-    if (!file_exists(path) && !weight_files_has_params(dir))
-        return Q_OK;
-    if ((rc = model_config_load(&other, NULL, dir, e)))
-        return rc;
-    drop_unread(&other, &arch->layer);
-    drop_unread(&served, &arch->layer);
-    for (size_t i = 0; i < sizeof config_fields / sizeof *config_fields; i++) {
-        field_text(mine, &served, i);
-        field_text(its, &other, i);
-        if (strcmp(mine, its) != 0)
-            return q_fail(e, Q_MISMATCH, "the new config.json has %s %s, the served model has %s",
-                          config_fields[i].name, its, mine);
-    }
-    if (other.rope.kind != served.rope.kind ||
-        memcmp(other.window, served.window, sizeof other.window) != 0)
-        return q_fail(e, Q_MISMATCH, "the new config.json and the served model differ in their %s",
-                      other.rope.kind != served.rope.kind ? "kind of rope" : "sliding window");
-    if (memcmp(other.no_rope, served.no_rope, sizeof other.no_rope) != 0)
-        return q_fail(e, Q_MISMATCH,
-                      "the new config.json and the served model rotate different layers");
-    if (!same_factors(&other.rope, &served.rope))
-        return q_fail(e, Q_MISMATCH,
-                      "the new config.json has other factors of longrope than that of the model "
-                      "served");
-    if (memcmp(other.moe.layers, served.moe.layers, sizeof other.moe.layers) != 0)
-        return q_fail(e, Q_MISMATCH,
-                      "the new config.json and the served model have experts in different "
-                      "layers");
-    return Q_OK;
-}
-
 enum q_code model_check_weights(const struct model_config *c, const struct model_options *o,
                                 struct q_err *e)
 {
     const struct arch *arch;
     enum q_code rc;
     if ((rc = arch_find(&arch, c->architecture, e)) ||
-        (rc = check_same_config(c, arch, o->weights_dir, e)))
+        (rc = model_check_same(c, arch, o->weights_dir, e)))
         return rc;
     const struct load_options lo = load_options_of(c, o);
     return weights_check(arch, c, &lo, e);
@@ -825,7 +668,7 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     struct load_options lo = load_options_of(&m->config, &decided);
     lo.own_read = m->own_read;
     lo.host_kern = m->host_kern;
-    if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
+    if ((rc = model_check_same(&m->config, m->arch, o->weights_dir, e)) ||
         (m->pooler && (rc = make_pooler(&pooler, m, o, e))) ||
         (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)) ||
         (rc = model_program_make(m, e))) {

@@ -19,8 +19,8 @@
 #include "engine/model/batch.h"
 #include "engine/model/forward/program.h"
 
-/* About the rows that take as long as reading the weights: 10 where a row takes 2 operations a byte
- * (bf16, Zen 4), more with tiles (tests/bench/README.md). */
+/* About the rows that take as long as reading the weights: with 2 operations a byte (bf16) some 10
+ * where a core makes 10 operations in the time of a byte, more where tiles multiply. */
 #define CPU_SPAN_GAP 32u
 
 struct cpu_rows { /* neighbouring rows of the step */

@@ -67,64 +67,6 @@ static enum q_code choose_length(uint32_t *out, const struct model *m,
     return Q_OK;
 }
 
-static void count_matrix(struct model *m, uint64_t *ops, const struct packed *w)
-{
-    *ops += 2 * (uint64_t)w->n_out * w->n_in;
-    m->shape.step_bytes += load_form_bytes(w, m->link);
-}
-
-/* Of the experts of a layer those that one row takes. */
-static void count_experts(struct model *m, const struct layer_weights *g)
-{
-    count_matrix(m, &m->shape.row_ops, &g->router);
-    for (uint32_t i = 0; i < m->config.moe.n_used; i++) {
-        count_matrix(m, &m->shape.row_ops, &g->experts[i].gate_up);
-        count_matrix(m, &m->shape.row_ops, &g->experts[i].down);
-    }
-}
-
-/* Products that only latent attention has. */
-static void count_latent(struct model *m, const struct layer_weights *g)
-{
-    const struct packed *kv_b = &g->kv_b;
-    if (g->q_b.data)
-        count_matrix(m, &m->shape.row_ops, &g->q_b);
-    m->shape.row_ops += 2 * (uint64_t)kv_b->n_out * kv_b->n_in;
-    m->shape.step_bytes += (uint64_t)kv_b->n_out * kv_b->n_in * (dtype_bits(kv_b->dtype) / 8);
-}
-
-static void count_work(struct model *m)
-{
-    struct model_shape *s = &m->shape;
-    const struct weights *w = &m->weights;
-    if (pipeline_stage_has_head(&m->stage) && !m->config.pools)
-        count_matrix(m, &s->logit_ops, &w->lm_head);
-    for (uint32_t i = 0; i < w->n_layer; i++) {
-        const struct layer_weights *l = &w->layers[i];
-        const struct packed *all[] = {&l->qkv,     &l->out,   &l->mix_in,
-                                      &l->mix_out, &l->mix_x, &l->mix_step};
-        if (!pipeline_stage_has_layer(&m->stage, i))
-            continue;
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            if (all[k]->data)
-                count_matrix(m, &s->row_ops, all[k]);
-        if (w->layers[i].kv_b.data)
-            count_latent(m, &w->layers[i]);
-        if (w->layers[i].experts)
-            count_experts(m, &w->layers[i]);
-        if (!w->layers[i].gate_up.data)
-            continue;
-        count_matrix(m, &s->row_ops, &w->layers[i].gate_up);
-        count_matrix(m, &s->row_ops, &w->layers[i].down);
-    }
-    for (uint32_t i = 0; i < m->config.n_layer; i++) /* scores, then values */
-        if (pipeline_stage_has_layer(&m->stage, i) && model_config_has_kv(&m->config, i))
-            s->context_ops += 4 * (uint64_t)s->n_head * model_config_head_dim(&m->config, i);
-    if (m->config.latent.rank)
-        s->context_ops = 2 * (uint64_t)s->n_layer * s->n_head *
-                         (2 * m->config.latent.rank + m->config.latent.rope);
-}
-
 size_t model_kv_block_bytes(const struct model *m, uint32_t layer)
 {
     const struct model_config *c = &m->config;
@@ -169,7 +111,6 @@ static void fill_shape(struct model *m)
     s->n_param = m->weights.n_param;
     number_kv_layers(m);
     s->state_bytes = m->program.n_state * sizeof(float);
-    count_work(m);
 }
 
 static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,

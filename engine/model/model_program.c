@@ -107,19 +107,31 @@ static enum q_code check_weights(const struct model *m, const struct program_op 
     return Q_OK;
 }
 
-/* What only rows take that are asked for; row_ops and context_ops have it too. */
-static void count_asked(struct model *m, const struct program_forms *f)
+/* Operations, and bytes of matrices, of all stages (model_shape). Devices compute all rows to the end
+ * of the layers. */
+static void count_work(struct model *m, const struct program_forms *f)
 {
     const struct layer_program *p = &m->program;
-    const struct program_costs costs = {.forms = f};
-    m->shape.asked_row_ops = m->shape.asked_context_ops = 0;
-    for (uint32_t i = cpu_asked_pass(p); i < p->n_pass && !p->passes[i].asked; i++) {
+    struct model_shape *s = &m->shape;
+    const struct program_costs costs = {
+        .forms = f,
+        .table_bytes = dtype_bits(m->config.dtype) / 8,
+    };
+    const uint32_t first_asked = m->link ? p->n_pass : cpu_asked_pass(p);
+    s->row_ops = s->logit_ops = s->context_ops = s->step_bytes = 0;
+    s->asked_row_ops = s->asked_context_ops = 0;
+    for (uint32_t i = 0; i < p->n_pass; i++) {
         const struct program_pass *pass = &p->passes[i];
         const struct program_stage *last = &p->stages[pass->first + pass->n - 1];
         for (uint32_t j = p->stages[pass->first].first; j < last->first + last->n; j++) {
             const struct program_cost c = program_cost(&p->ops[j], &costs);
-            m->shape.asked_row_ops += c.row_ops;
-            m->shape.asked_context_ops += c.context_ops;
+            *(pass->asked ? &s->logit_ops : &s->row_ops) += c.row_ops;
+            s->context_ops += c.context_ops;
+            s->step_bytes += c.row_bytes;
+            if (pass->asked || i < first_asked)
+                continue;
+            s->asked_row_ops += c.row_ops;
+            s->asked_context_ops += c.context_ops;
         }
     }
 }
@@ -140,8 +152,8 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e)
     rc = program_fuse(p, &forms, m->no_fusion ? 0 : fusions, e);
     if (!rc)
         plugin_place_buffers(p);
-    if (!rc && !m->link)
-        count_asked(m, &forms);
+    if (!rc)
+        count_work(m, &forms);
     return rc;
 }
 

@@ -320,6 +320,15 @@ static void test_other_forward_is_no_reload(void **state)
          "has forward.glu_limit 8, the served model has 7"},
         {"granite", "\"residual_multiplier\": 0.35", "\"residual_multiplier\": 0.25",
          "has forward.residual_multiplier 0.25, the served model has 0.3"},
+        {"gemma3n", "0.75,", "0.7,", "differ in the sparsity of their gates"},
+        {"gemma3n", "\"altup_correct_scale\": true", "\"altup_correct_scale\": false",
+         "has streams.scaled false, the served model has true"},
+        {"gemma4", "\"num_kv_shared_layers\": 2", "\"num_kv_shared_layers\": 0",
+         "has layers.n_kv_reader 0, the served model has 2"},
+        {"deepseek_v2-group", "\"topk_group\": 2", "\"topk_group\": 3",
+         "has moe.n_group_used 3, the served model has 2"},
+        {"falcon_h1-norm", "\"mamba_norm_before_gate\": true", "\"mamba_norm_before_gate\": false",
+         "has mixer.norm_first false"},
     };
     kern_table_cpu(&kern, CAP_NONE);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

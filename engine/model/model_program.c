@@ -107,8 +107,8 @@ static enum q_code check_weights(const struct model *m, const struct program_op 
     return Q_OK;
 }
 
-/* Operations, and bytes of matrices, of all stages (model_shape). Devices compute all rows to the end
- * of the layers. */
+/* Operations, and bytes of matrices, of all stages (model_shape). Devices compute all rows to the
+ * end of the layers. */
 static void count_work(struct model *m, const struct program_forms *f)
 {
     const struct layer_program *p = &m->program;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_same - whether a folder's config.json is of the model that is served, so that its weights may
- * take the place of the served ones. Internal to engine/model. Threads: reentrant. */
+/* model_same - whether a folder's config.json is of the model that is served, so that its weights
+ * may take the place of the served ones. Internal to engine/model. Threads: reentrant. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_SAME_H
 #define QUIRE_ENGINE_MODEL_MODEL_SAME_H
 #include "engine/model/arch.h"

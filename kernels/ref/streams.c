@@ -32,7 +32,7 @@ void stream_predict_ref(const struct stream_predict_args *a, const struct kern_e
     const struct range rows = split(a->n_row, x);
     const uint32_t n = a->n;
     for (size_t i = rows.begin; i < rows.end; i++) {
-        float by[KERN_STREAMS_MAX * KERN_STREAMS_MAX], from[KERN_STREAMS_MAX];
+        float by[KERN_STREAMS_MAX * KERN_STREAMS_MAX] = {0}, from[KERN_STREAMS_MAX];
         float *first = a->x + i * a->x_stride, *s = a->s + i * a->s_stride;
         stream_factors(by, n * n, a->w, a->scores + i * a->scores_stride, n);
         for (uint32_t c = 0; c < a->n_col; c++) {
@@ -53,7 +53,7 @@ void stream_correct_ref(const struct stream_correct_args *a, const struct kern_e
 {
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
-        float by[KERN_STREAMS_MAX];
+        float by[KERN_STREAMS_MAX] = {0};
         float *first = a->x + i * a->x_stride, *s = a->s + i * a->s_stride;
         stream_factors(by, a->n, a->w, a->scores + i * a->scores_stride, a->n);
         for (uint32_t c = 0; c < a->n_col; c++) {

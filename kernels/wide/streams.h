@@ -55,7 +55,7 @@ INLINE void wide_stream_predict(const struct stream_predict_args *a, const struc
 {
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
-        float by[KERN_STREAMS_MAX * KERN_STREAMS_MAX];
+        float by[KERN_STREAMS_MAX * KERN_STREAMS_MAX] = {0};
         stream_factors(by, a->n * a->n, a->w, a->scores + i * a->scores_stride, a->n);
         if (a->n == 4)
             stream_predict_row(a, i, by, 4);
@@ -70,7 +70,7 @@ INLINE void wide_stream_correct(const struct stream_correct_args *a, const struc
 {
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
-        float by[KERN_STREAMS_MAX], *x_i = a->x + i * a->x_stride;
+        float by[KERN_STREAMS_MAX] = {0}, *x_i = a->x + i * a->x_stride;
         stream_factors(by, a->n, a->w, a->scores + i * a->scores_stride, a->n);
         for (uint32_t c = 0; c < a->n_col; c += 16) {
             const uint32_t n = a->n_col - c < 16 ? a->n_col - c : 16;

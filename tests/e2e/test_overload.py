@@ -240,14 +240,14 @@ def test_small_http2_bodies_without_a_key(start, end):
     """Many bodies below the size at which the key is looked at: incomplete, or complete with a window of 0 for the answer."""
     server = start(MODELS / "llama", *OPTIONS, "--api-key", "alpha", "--max-body-bytes", "4M", "--max-total-body-bytes", "4M", key="alpha")
     before = rss_kib(server)
-    attackers = [Http2(server.host, server.port, window=0) for _ in range(13)]
+    attackers = [Http2(server.host, server.port, window=0) for _ in range(26)]
     for a in attackers:
         a.socket.settimeout(60)
         for _ in range(90):
             stream = a.request("POST", "/v1/completions", [JSON], b" " * 60000, end=end)
         if end:
             assert a.wait_frame(HEADERS, stream) is not None
-    assert rss_kib(server) - before < 40 * 1024  # of 70 MB
+    assert rss_kib(server) - before < 64 * 1024  # of 140 MB; the number of connections does not matter
     if not end:
         assert struct.unpack(">I", attackers[-1].wait_frame(RST_STREAM, stream))[0] == ENHANCE_YOUR_CALM
     answered(server)

@@ -22,26 +22,26 @@ struct stream_match_args {
     size_t s_stride, x_stride; /* elements */
 };
 
+struct stream_args {     /* of the next two */
+    float *x;            /* [n_row, n_col] */
+    float *s;            /* [n_row, n * n_col] */
+    const float *scores; /* [n_row, n] */
+    const float *w;
+    uint32_t n_row, n, n_col;
+    size_t x_stride, s_stride, scores_stride; /* elements */
+};
+
 /* With h_0 = x, h_j = part j:  p_j = h_j + sum_i (sum_k w[j * n + i, k] m[k]) h_i;  part j = p_j,
  * and x = p_0. */
 struct stream_predict_args {
-    float *x;            /* [n_row, n_col] */
-    float *s;            /* [n_row, n * n_col]; part 0 is not read */
-    const float *scores; /* [n_row, n] */
-    const float *w;      /* [n * n, n] */
-    uint32_t n_row, n, n_col;
-    size_t x_stride, s_stride, scores_stride; /* elements */
+    struct stream_args by; /* w: [n * n, n]; part 0 is not read */
 };
 
 /* d = x - part 0;  h_j = part j + d (1 + sum_k w[j,k] m[k]);  x = h_0, part j = h_j, and
  * part 0 = h_0, times scale where there is one. */
 struct stream_correct_args {
-    float *x, *s;        /* as above; all parts are read */
-    const float *scores; /* [n_row, n] */
-    const float *w;      /* [n, n] */
-    const float *scale;  /* [n_col] or NULL */
-    uint32_t n_row, n, n_col;
-    size_t x_stride, s_stride, scores_stride; /* elements */
+    struct stream_args by; /* w: [n, n] */
+    const float *scale;    /* [n_col] or NULL */
 };
 
 /* x[i,c] = max(x[i,c] - t, 0), t = mean + sqrt(variance) * cutoff of the row, NaN stays; the

@@ -27,8 +27,9 @@ void stream_match_ref(const struct stream_match_args *a, const struct kern_exec 
     }
 }
 
-void stream_predict_ref(const struct stream_predict_args *a, const struct kern_exec *x)
+void stream_predict_ref(const struct stream_predict_args *args, const struct kern_exec *x)
 {
+    const struct stream_args *a = &args->by;
     const struct range rows = split(a->n_row, x);
     const uint32_t n = a->n;
     for (size_t i = rows.begin; i < rows.end; i++) {
@@ -49,8 +50,9 @@ void stream_predict_ref(const struct stream_predict_args *a, const struct kern_e
     }
 }
 
-void stream_correct_ref(const struct stream_correct_args *a, const struct kern_exec *x)
+void stream_correct_ref(const struct stream_correct_args *args, const struct kern_exec *x)
 {
+    const struct stream_args *a = &args->by;
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
         float by[KERN_STREAMS_MAX] = {0};
@@ -63,7 +65,7 @@ void stream_correct_ref(const struct stream_correct_args *a, const struct kern_e
                 *h = fmaf(d, by[j] + 1.0f, *h);
             }
             first[c] = s[c];
-            s[c] = a->scale ? first[c] * a->scale[c] : first[c];
+            s[c] = args->scale ? first[c] * args->scale[c] : first[c];
         }
     }
 }

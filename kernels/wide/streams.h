@@ -27,7 +27,7 @@ INLINE void wide_stream_match(const struct stream_match_args *a, const struct ke
 }
 
 /* Row i by the factors `by`, of n streams. */
-INLINE void stream_predict_row(const struct stream_predict_args *a, size_t i, const float *by,
+INLINE void stream_predict_row(const struct stream_args *a, size_t i, const float *by,
                                const uint32_t n)
 {
     float *x = a->x + i * a->x_stride, *s = a->s + i * a->s_stride;
@@ -51,8 +51,9 @@ INLINE void stream_predict_row(const struct stream_predict_args *a, size_t i, co
     }
 }
 
-INLINE void wide_stream_predict(const struct stream_predict_args *a, const struct kern_exec *x)
+INLINE void wide_stream_predict(const struct stream_predict_args *args, const struct kern_exec *x)
 {
+    const struct stream_args *a = &args->by;
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
         float by[KERN_STREAMS_MAX * KERN_STREAMS_MAX] = {0};
@@ -66,8 +67,9 @@ INLINE void wide_stream_predict(const struct stream_predict_args *a, const struc
     }
 }
 
-INLINE void wide_stream_correct(const struct stream_correct_args *a, const struct kern_exec *x)
+INLINE void wide_stream_correct(const struct stream_correct_args *args, const struct kern_exec *x)
 {
+    const struct stream_args *a = &args->by;
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
         float by[KERN_STREAMS_MAX] = {0}, *x_i = a->x + i * a->x_stride;
@@ -79,8 +81,8 @@ INLINE void wide_stream_correct(const struct stream_correct_args *a, const struc
             const struct vec d = vec_sub(vec_load_n(x_i + c, n), predicted);
             struct vec first = vec_fma(d, vec_set(by[0] + 1.0f), predicted);
             vec_store_n(x_i + c, first, n);
-            if (a->scale)
-                first = vec_mul(first, vec_load_n(a->scale + c, n));
+            if (args->scale)
+                first = vec_mul(first, vec_load_n(args->scale + c, n));
             vec_store_n(s, first, n);
             for (uint32_t j = 1; j < a->n; j++) {
                 s += a->n_col;

@@ -103,21 +103,27 @@ void kcheck_stream_match(struct kcheck *k)
     compare(k, &r);
 }
 
+/* i: 0 of the reference, 1 of the variant */
+static struct stream_args args_of(const struct rows *r, int i)
+{
+    return (struct stream_args){
+        .x = r->x[i],
+        .s = r->s[i],
+        .scores = r->scores,
+        .w = r->w,
+        .n_row = r->n_row,
+        .n = r->n,
+        .n_col = r->n_col,
+        .x_stride = r->x_stride,
+        .s_stride = r->s_stride,
+        .scores_stride = r->scores_stride,
+    };
+}
+
 void kcheck_stream_predict(struct kcheck *k)
 {
     const struct rows r = make_rows(k);
-    struct stream_predict_args a = {
-        .x = r.x[0],
-        .s = r.s[0],
-        .scores = r.scores,
-        .w = r.w,
-        .n_row = r.n_row,
-        .n = r.n,
-        .n_col = r.n_col,
-        .x_stride = r.x_stride,
-        .s_stride = r.s_stride,
-        .scores_stride = r.scores_stride,
-    };
+    struct stream_predict_args a = {args_of(&r, 0)};
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < r.n_row && !k->specials; i++)
         for (uint32_t c = 0; c < r.n_col; c++)
@@ -136,8 +142,7 @@ void kcheck_stream_predict(struct kcheck *k)
                 if (j == 0)
                     kc_near(k, "x", r.x[0][i * r.x_stride + c], y, all * 14 * 0x1p-24 + 1e-37);
             }
-    a.x = r.x[1];
-    a.s = r.s[1];
+    a.by = args_of(&r, 1);
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     compare(k, &r);
 }
@@ -146,19 +151,7 @@ void kcheck_stream_correct(struct kcheck *k)
 {
     const struct rows r = make_rows(k);
     const float *scale = kc_chance(k, 50) ? filled(k, r.n_col) : NULL;
-    struct stream_correct_args a = {
-        .x = r.x[0],
-        .s = r.s[0],
-        .scores = r.scores,
-        .w = r.w,
-        .scale = scale,
-        .n_row = r.n_row,
-        .n = r.n,
-        .n_col = r.n_col,
-        .x_stride = r.x_stride,
-        .s_stride = r.s_stride,
-        .scores_stride = r.scores_stride,
-    };
+    struct stream_correct_args a = {args_of(&r, 0), scale};
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < r.n_row && !k->specials; i++)
         for (uint32_t c = 0; c < r.n_col; c++)
@@ -174,8 +167,7 @@ void kcheck_stream_correct(struct kcheck *k)
                 if (j == 0)
                     kc_near(k, "x", r.x[0][i * r.x_stride + c], y, all * 12 * 0x1p-24 + 1e-37);
             }
-    a.x = r.x[1];
-    a.s = r.s[1];
+    a.by = args_of(&r, 1);
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     compare(k, &r);
 }
@@ -244,11 +236,10 @@ void kbench_stream_match(struct kc_bench *b)
     kc_print_bytes(b, "64 x 3 x 2048", kc_time(b, &a), (double)n * (BENCH_N - 1) * 8);
 }
 
-void kbench_stream_predict(struct kc_bench *b)
+static struct stream_args bench_args(struct kc_bench *b, size_t n_w)
 {
     const size_t n = (size_t)BENCH_ROWS * BENCH_COLS;
-    const uint32_t n_w = BENCH_N * BENCH_N * BENCH_N;
-    const struct stream_predict_args a = {
+    return (struct stream_args){
         .x = bench_rows(b, n),
         .s = bench_rows(b, BENCH_N * n),
         .scores = bench_rows(b, (size_t)BENCH_ROWS * BENCH_N),
@@ -260,25 +251,20 @@ void kbench_stream_predict(struct kc_bench *b)
         .s_stride = (size_t)BENCH_N * BENCH_COLS,
         .scores_stride = BENCH_N,
     };
-    kc_print_bytes(b, "64 x 4 x 2048", kc_time(b, &a), (double)n * (BENCH_N + 1) * 8);
+}
+
+static const double bench_bytes = (double)BENCH_ROWS * BENCH_COLS * (BENCH_N + 1) * 8;
+
+void kbench_stream_predict(struct kc_bench *b)
+{
+    const struct stream_predict_args a = {bench_args(b, BENCH_N * BENCH_N * BENCH_N)};
+    kc_print_bytes(b, "64 x 4 x 2048", kc_time(b, &a), bench_bytes);
 }
 
 void kbench_stream_correct(struct kc_bench *b)
 {
-    const size_t n = (size_t)BENCH_ROWS * BENCH_COLS;
-    const struct stream_correct_args a = {
-        .x = bench_rows(b, n),
-        .s = bench_rows(b, BENCH_N * n),
-        .scores = bench_rows(b, (size_t)BENCH_ROWS * BENCH_N),
-        .w = bench_rows(b, (size_t)BENCH_N * BENCH_N),
-        .n_row = BENCH_ROWS,
-        .n = BENCH_N,
-        .n_col = BENCH_COLS,
-        .x_stride = BENCH_COLS,
-        .s_stride = (size_t)BENCH_N * BENCH_COLS,
-        .scores_stride = BENCH_N,
-    };
-    kc_print_bytes(b, "64 x 4 x 2048", kc_time(b, &a), (double)n * (BENCH_N + 1) * 8);
+    const struct stream_correct_args a = {bench_args(b, BENCH_N * BENCH_N), NULL};
+    kc_print_bytes(b, "64 x 4 x 2048", kc_time(b, &a), bench_bytes);
 }
 
 void kbench_sparse_gate(struct kc_bench *b)

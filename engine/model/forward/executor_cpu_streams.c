@@ -24,12 +24,14 @@ void cpu_match(struct cpu_run *w, const struct program_op *op, struct program_re
     w->k->stream_match(&a, &w->mine);
 }
 
-void cpu_predict(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+/* What predicting and correcting have in common. */
+static struct stream_args streams_of(const struct cpu_run *w, const struct program_op *op,
+                                     struct program_ref out)
 {
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), scores = cpu_rows_of(w, op->in[1]);
     const struct matmul_rows s = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    const struct stream_predict_args a = {
+    return (struct stream_args){
         .x = row_at(&x, r.at),
         .s = row_at(&s, r.at),
         .scores = row_at(&scores, r.at),
@@ -41,27 +43,17 @@ void cpu_predict(struct cpu_run *w, const struct program_op *op, struct program_
         .s_stride = s.stride,
         .scores_stride = scores.stride,
     };
+}
+
+void cpu_predict(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct stream_predict_args a = {streams_of(w, op, out)};
     w->k->stream_predict(&a, &w->mine);
 }
 
 void cpu_correct(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), scores = cpu_rows_of(w, op->in[1]);
-    const struct matmul_rows s = cpu_rows_to(w, out);
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    const struct stream_correct_args a = {
-        .x = row_at(&x, r.at),
-        .s = row_at(&s, r.at),
-        .scores = row_at(&scores, r.at),
-        .w = cpu_vector_of(w, op->weight, op),
-        .scale = cpu_vector_of(w, op->bias, op),
-        .n_row = r.n,
-        .n = op->in[1].n_col,
-        .n_col = op->in[0].n_col,
-        .x_stride = x.stride,
-        .s_stride = s.stride,
-        .scores_stride = scores.stride,
-    };
+    const struct stream_correct_args a = {streams_of(w, op, out), cpu_vector_of(w, op->bias, op)};
     w->k->stream_correct(&a, &w->mine);
 }
 

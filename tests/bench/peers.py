@@ -81,6 +81,7 @@ ROWS = [
 ]
 HTTP_PRECISION = "int8"
 HTTP_ROWS = {peers_http.TOKENS: {HTTP_PRECISION: 3}, peers_http.TTFT: {HTTP_PRECISION: "≤ 0.2"}}
+DECODES = {row[0] for row in ROWS if row[1] == DECODE}
 CEILING = "of the ceiling"
 LESS_IS_BETTER = {"peak rss", peers_http.TTFT}
 
@@ -242,6 +243,23 @@ class Peer:
         return run(self.python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
 
 
+def products(shape):
+    """Multiplications and additions of a token in the products with weights."""
+    c = SHAPES[shape]
+    hidden, n_q, n_kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+    width = c.get("head_dim", hidden // n_q)
+    layer = hidden * width * (2 * n_q + 2 * n_kv) + 3 * hidden * c["intermediate_size"]
+    return 2 * (c["num_hidden_layers"] * layer + hidden * c["vocab_size"])
+
+
+def of_the_ceiling(shape, precision, row, speed, parts, runs):
+    """quire's part of what memory and arithmetic allow. parts: of what one of them allows, as measured (decode: memory). Reading
+    and multiplying can overlap, so a step's least time is the longer of both (tests/bench/README.md)."""
+    peaks = [run["ceilings"]["bf16_gop_s" if precision == "bf16" else "int8_gop_s"] * 1e9 for run in runs if run["ceilings"]]
+    multiplied = speed * products(shape) / statistics.median(peaks) if row in DECODES and speed and peaks else 0
+    return max(statistics.median(parts), multiplied)
+
+
 def is_wanted(row, parts):
     """A part that is a row's whole name means that row alone."""
     names = [r[0] for r in ROWS] + [*HTTP_ROWS]
@@ -299,16 +317,16 @@ def cell(values, usual):
     return f"{middle:.{digits}f}{around}" + (f" ({len(values)})" if len(values) != usual else "")
 
 
-def table(found, engines):
-    """engines: columns, beside those of which there are rounds already"""
+def table(found, engines, runs):
+    """engines: columns, beside those of which there are rounds already; runs: for their ceilings"""
     engines = [e for e in VARIANTS if e in engines or any(key[0] == e for got in found.values() for key in got)]
     bars = {**{row[0]: row[5] for row in ROWS}, **HTTP_ROWS}
     lines = []
     for shape, precision in sorted({key[:2] for key in found}):
         columns = [(e, v) for e in engines for v in VARIANTS[e][precision]]
         heads = [f"{e} {v}".strip() for e, v in columns]
-        lines += ["", f"## {shape}, {precision} (tok/s; peak rss in MB)", "", "| row | " + " | ".join(heads) + " | ratio | bar | of the ceiling |",
-                  "|---" * (len(columns) + 4) + "|"]
+        lines += ["", f"## {shape}, {precision} (tok/s; peak rss in MB)", "", "| row | " + " | ".join(heads) + " | ratio | bar | of the ceiling | ratio there |",
+                  "|---" * (len(columns) + 5) + "|"]
         for row in [r[0] for r in ROWS] + [*HTTP_ROWS, "peak rss"]:
             got = found.get((shape, precision, row))
             if not got:
@@ -317,11 +335,12 @@ def table(found, engines):
             ours = statistics.median(got[columns[0]]) if columns[0][0] == "quire" and columns[0] in got else None
             theirs = [statistics.median(v) for k, v in got.items() if k[0] != "quire"]
             best = (min if row in LESS_IS_BETTER else max)(theirs) if theirs else None
-            ratio = f"{ours / best:.2f}" if ours and best else "-"
+            ratio = ours / best if ours and best else None
             bar = bars.get(row, {}).get(precision, "")
             parts = got.get(("quire", CEILING))
-            part = f"{statistics.median(parts):.2f}" if parts else ""
-            lines.append(f"| {row} | " + " | ".join(cell(got.get(c), usual) for c in columns) + f" | {ratio} | {bar} | {part} |")
+            part = of_the_ceiling(shape, precision, row, ours, parts, runs) if parts else None
+            last = [f"{ratio:.2f}" if ratio else "-", str(bar), f"{part:.2f}" if part else "", f"{ratio / part:.2f}" if ratio and part else ""]
+            lines.append(f"| {row} | " + " | ".join([cell(got.get(c), usual) for c in columns] + last) + " |")
     return lines
 
 
@@ -350,8 +369,10 @@ def heading(runs, found):
     several = f"medians of {counts} alternating rounds ± half the spread (their number in brackets where the engines' differ)"
     return ["# quire beside its peers", "",
             f"Random weights; {'one round' if counts == '1' else several}. "
-            "Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the read bandwidth (decode) or of the peak of the type it "
-            "computes in (prefill), both as measured before a run's first round. Made by `python3 tests/bench/peers.py`.", "",
+            "Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the peak of the type it computes in, or, where that is "
+            "larger (decode), of the read bandwidth, both as measured before a run's first round; a share above 1 means that the bandwidth "
+            "rose meanwhile. Ratio there: that of a program at the ceiling, so no program reaches a higher bar. Made by "
+            "`python3 tests/bench/peers.py`.", "",
             *["- " + run_line(run) for run in runs]]
 
 
@@ -381,7 +402,7 @@ def load(path):
 
 def write(args, engines, runs, found):
     runs[-1]["load_after"] = os.getloadavg()[0]
-    lines = heading(runs, found) + table(found, engines)
+    lines = heading(runs, found) + table(found, engines, runs)
     args.out.write_text("\n".join(lines) + "\n")
     if args.json:
         entries = [{"shape": s, "precision": p, "row": r, "engine": e, "variant": v, "values": values}

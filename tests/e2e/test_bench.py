@@ -7,6 +7,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -281,6 +282,22 @@ def test_committed_figures_are_of_quiet_machines():
         assert "not to be committed" not in table.read_text(encoding="utf-8"), table
     for rounds in (ROOT / "tests/bench").glob("peers*.json"):
         assert all(run["load_before"] <= 0.3 for run in json.loads(rounds.read_text())["runs"]), rounds
+
+
+def test_part_of_the_ceiling_of_a_decode_step():
+    """The longer of reading and multiplying bounds a step; only the latter grows with its rows."""
+    sys.path.insert(0, str(ROOT / "tests/bench"))
+    try:
+        import peers
+    finally:
+        sys.path.pop(0)
+    assert abs(peers.products("qwen05") / 2 - 494.0e6) < 0.1e6  # the weights of Qwen2.5-0.5B: each is multiplied once a token
+    runs = [{"ceilings": {"bf16_gop_s": 400, "int8_gop_s": 800}}, {"ceilings": {}}]
+    of = lambda row, speed, precision="int8": peers.of_the_ceiling("qwen05", precision, row, speed, [0.3], runs)
+    assert of("decode, 1 sequence", 50) == 0.3
+    assert abs(of("decode, 32 sequences, context 64-190", 600) - 600 * 2 * 494.0e6 / 800e9) < 0.001
+    assert abs(of("decode, 8 sequences", 300, "bf16") - 300 * 2 * 494.0e6 / 400e9) < 0.001
+    assert of("prefill 512", 600) == 0.3  # measured by its operations, with those of attention
 
 
 def test_peers_are_limited_alike():

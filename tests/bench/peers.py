@@ -81,7 +81,7 @@ ROWS = [
 ]
 HTTP_PRECISION = "int8"
 HTTP_ROWS = {peers_http.TOKENS: {HTTP_PRECISION: 3}, peers_http.TTFT: {HTTP_PRECISION: "≤ 0.2"}}
-DECODES = {row[0] for row in ROWS if row[1] == DECODE}
+SPEEDS = {row[0] for row in ROWS}
 CEILING = "of the ceiling"
 LESS_IS_BETTER = {"peak rss", peers_http.TTFT}
 
@@ -119,7 +119,7 @@ class Quire:
     """Ours: the verb that users have."""
 
     def __init__(self, args):
-        self.threads, self.cpu_isa, self.parts = args.threads, args.cpu_isa, {}  # parts: of the ceiling, by row, of the last measurement
+        self.threads, self.cpu_isa, self.parts = args.threads, args.cpu_isa, {}  # parts: of the read bandwidth, by row, of the last measurement
         self.ceilings = {} if args.prepare_only else ceilings(args)
 
     def prepare(self, shape, folder):
@@ -128,7 +128,6 @@ class Quire:
     def measure(self, folder, variant, jobs):
         """{row's name: tokens per second}, peak resident MB"""
         speeds, peak = {}, 0.0
-        ceiling = "int8_gop_s" if variant else "bf16_gop_s"
         for name, kind, n_in, n_out, batch in jobs:
             with tempfile.NamedTemporaryFile(suffix=".json") as out:
                 more = ["--quantization", variant] if variant else []
@@ -137,11 +136,8 @@ class Quire:
                     "--no-roofline", "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL, **peers_isa.limits(self.cpu_isa))
                 result = json.load(open(out.name, encoding="utf-8"))["results"][0]
             speed = speeds[name] = result["prefill_tok_s" if kind == PREFILL else "decode_tok_s"]
-            if kind == PREFILL:
-                part = result["prefill_ops"] / (n_in * batch) * speed / (self.ceilings[ceiling] * 1e9)
-            else:
-                part = result["step_bytes"] / batch * speed / (self.ceilings["read_gb_s"] * 1e9)
-            self.parts[name] = part
+            if kind == DECODE:
+                self.parts[name] = result["step_bytes"] / batch * speed / (self.ceilings["read_gb_s"] * 1e9)
             peak = max(peak, result["peak_rss_mb"])
         return speeds, peak
 
@@ -243,21 +239,31 @@ class Peer:
         return run(self.python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
 
 
-def products(shape):
-    """Multiplications and additions of a token in the products with weights."""
+def operations(shape, n_in):
+    """Multiplications and additions that a prompt of n_in tokens needs: of products with weights, of attention. Only K and V of the
+    last layer are needed of other tokens than the last."""
     c = SHAPES[shape]
     hidden, n_q, n_kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
     width = c.get("head_dim", hidden // n_q)
-    layer = hidden * width * (2 * n_q + 2 * n_kv) + 3 * hidden * c["intermediate_size"]
-    return 2 * (c["num_hidden_layers"] * layer + hidden * c["vocab_size"])
+    of_kv = hidden * width * 2 * n_kv
+    others = hidden * width * 2 * n_q + 3 * hidden * c["intermediate_size"]
+    whole = c["num_hidden_layers"] - 1
+    weights = 2 * (whole * (of_kv + others) * n_in + of_kv * n_in + others + hidden * c["vocab_size"])
+    return weights, 4 * n_q * width * (whole * n_in * (n_in + 1) // 2 + n_in)
 
 
 def of_the_ceiling(shape, precision, row, speed, parts, runs):
-    """quire's part of what memory and arithmetic allow. parts: of what one of them allows, as measured (decode: memory). Reading
-    and multiplying can overlap, so a step's least time is the longer of both (tests/bench/README.md)."""
-    peaks = [run["ceilings"]["bf16_gop_s" if precision == "bf16" else "int8_gop_s"] * 1e9 for run in runs if run["ceilings"]]
-    multiplied = speed * products(shape) / statistics.median(peaks) if row in DECODES and speed and peaks else 0
-    return max(statistics.median(parts), multiplied)
+    """quire's part of what memory and arithmetic allow. A step of decode takes at least the longer of reading and multiplying, which
+    can overlap (tests/bench/README.md); parts: of the read bandwidth, as measured. A prompt multiplies: weights in the precision's
+    type, attention in bf16."""
+    peaks = [run["ceilings"] for run in runs if run["ceilings"]]
+    weights, attention = (statistics.median(p[name] for p in peaks) * 1e9 for name in (
+        "bf16_gop_s" if precision == "bf16" else "int8_gop_s", "bf16_gop_s"))
+    kind, n_in = next(r[1:3] for r in ROWS if r[0] == row)
+    if kind == DECODE:
+        return max(statistics.median(parts), speed * operations(shape, 1)[0] / weights)
+    of_weights, of_attention = operations(shape, n_in)
+    return (of_weights / weights + of_attention / attention) * speed / n_in
 
 
 def is_wanted(row, parts):
@@ -268,7 +274,7 @@ def is_wanted(row, parts):
 
 def collect(args, engines, found, after_round):
     """Adds to {(shape, precision, row): {(engine, variant): [speed of each round]}}; the same with row "peak rss", and with
-    CEILING for a variant quire's parts of the ceiling."""
+    CEILING for a variant quire's parts of the read bandwidth."""
     jobs_all = [row[:5] for row in ROWS if is_wanted(row[0], args.rows)]
     for shape in args.shapes:
         folder = args.work / shape
@@ -337,8 +343,7 @@ def table(found, engines, runs):
             best = (min if row in LESS_IS_BETTER else max)(theirs) if theirs else None
             ratio = ours / best if ours and best else None
             bar = bars.get(row, {}).get(precision, "")
-            parts = got.get(("quire", CEILING))
-            part = of_the_ceiling(shape, precision, row, ours, parts, runs) if parts else None
+            part = of_the_ceiling(shape, precision, row, ours, got.get(("quire", CEILING), []), runs) if ours and row in SPEEDS else None
             last = [f"{ratio:.2f}" if ratio else "-", str(bar), f"{part:.2f}" if part else "", f"{ratio / part:.2f}" if ratio and part else ""]
             lines.append(f"| {row} | " + " | ".join([cell(got.get(c), usual) for c in columns] + last) + " |")
     return lines
@@ -369,10 +374,10 @@ def heading(runs, found):
     several = f"medians of {counts} alternating rounds ± half the spread (their number in brackets where the engines' differ)"
     return ["# quire beside its peers", "",
             f"Random weights; {'one round' if counts == '1' else several}. "
-            "Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the peak of the type it computes in, or, where that is "
-            "larger (decode), of the read bandwidth, both as measured before a run's first round; a share above 1 means that the bandwidth "
-            "rose meanwhile. Ratio there: that of a program at the ceiling, so no program reaches a higher bar. Made by "
-            "`python3 tests/bench/peers.py`.", "",
+            "Ratio: quire ÷ the best peer of the row. Of the ceiling: the least time that memory and arithmetic allow ÷ quire's. Decode: the "
+            "longer of reading the weights and multiplying; a prompt: multiplying, attention in bf16; ceilings as measured before a run's first "
+            "round (a share above 1: the bandwidth rose meanwhile). Ratio there: that of a program at the ceiling; none can reach a higher "
+            "bar. Made by `python3 tests/bench/peers.py`.", "",
             *["- " + run_line(run) for run in runs]]
 
 

@@ -284,20 +284,24 @@ def test_committed_figures_are_of_quiet_machines():
         assert all(run["load_before"] <= 0.3 for run in json.loads(rounds.read_text())["runs"]), rounds
 
 
-def test_part_of_the_ceiling_of_a_decode_step():
-    """The longer of reading and multiplying bounds a step; only the latter grows with its rows."""
+def test_part_of_the_ceiling():
+    """The longer of reading and multiplying bounds a step of decode; a prompt multiplies in two types."""
     sys.path.insert(0, str(ROOT / "tests/bench"))
     try:
         import peers
     finally:
         sys.path.pop(0)
-    assert abs(peers.products("qwen05") / 2 - 494.0e6) < 0.1e6  # the weights of Qwen2.5-0.5B: each is multiplied once a token
+    weights, attention = peers.operations("qwen05", 1)
+    assert abs(weights / 2 - 494.0e6) < 0.1e6  # of Qwen2.5-0.5B: each is multiplied once
+    assert attention == 4 * 24 * 14 * 64  # of 24 layers and 14 heads of 64: with one K, one V
     runs = [{"ceilings": {"bf16_gop_s": 400, "int8_gop_s": 800}}, {"ceilings": {}}]
-    of = lambda row, speed, precision="int8": peers.of_the_ceiling("qwen05", precision, row, speed, [0.3], runs)
-    assert of("decode, 1 sequence", 50) == 0.3
-    assert abs(of("decode, 32 sequences, context 64-190", 600) - 600 * 2 * 494.0e6 / 800e9) < 0.001
-    assert abs(of("decode, 8 sequences", 300, "bf16") - 300 * 2 * 494.0e6 / 400e9) < 0.001
-    assert of("prefill 512", 600) == 0.3  # measured by its operations, with those of attention
+    of = lambda row, speed, precision, parts: peers.of_the_ceiling("qwen05", precision, row, speed, parts, runs)
+    assert of("decode, 1 sequence", 50, "int8", [0.2, 0.3, 0.4]) == 0.3
+    assert abs(of("decode, 32 sequences, context 64-190", 600, "int8", [0.3]) - 600 * weights / 800e9) < 1e-6
+    assert abs(of("decode, 8 sequences", 300, "bf16", [0.1]) - 300 * weights / 400e9) < 1e-6
+    weights, attention = peers.operations("qwen05", 2048)
+    assert 0.1 < attention / weights < 0.15
+    assert abs(of("prefill 2048", 700, "int4", []) - (weights / 800e9 + attention / 400e9) * 700 / 2048) < 1e-6
 
 
 def test_peers_are_limited_alike():

@@ -339,12 +339,13 @@ static enum q_code share_metrics(struct q_err *e)
     return metrics_share(fd, (uint32_t)slot, (uint32_t)n, e);
 }
 
-/* A JSON list of strings, or a single string. Its memory lives as long as the process. */
-static enum q_code read_list(struct cors_list *out, const char *flag, const char *text,
-                             struct q_err *e)
+/* A JSON list of strings, or a single string; *read owns them, as long as the process lives. */
+static enum q_code read_list(struct cors_list *out, json_t **read, const char *flag,
+                             const char *text, struct q_err *e)
 {
     json_t *list = *text == '[' ? json_read_string(text, 0, NULL) : json_pack("[s]", text);
     size_t n = json_array_size(list);
+    *read = list;
     const char **items = q_calloc(n + 1, sizeof *items);
     if (!items)
         return q_fail(e, Q_NO_MEMORY, "%s: out of memory", flag);
@@ -368,11 +369,11 @@ static enum q_code read_lists(struct app *a, struct q_err *e)
     struct cors *c = &a->cors;
     const struct options *o = a->options;
     c->credentials = o->allow_credentials;
-    if ((rc = read_list(&a->allowed_hosts, "--allowed-hosts", o->allowed_hosts, e)) ||
-        (rc = read_list(&c->origins, "--allowed-origins", o->allowed_origins, e)) ||
-        (rc = read_list(&c->methods, "--allowed-methods", o->allowed_methods, e)))
+    if ((rc = read_list(&a->allowed_hosts, &a->lists[0], "--allowed-hosts", o->allowed_hosts, e)) ||
+        (rc = read_list(&c->origins, &a->lists[1], "--allowed-origins", o->allowed_origins, e)) ||
+        (rc = read_list(&c->methods, &a->lists[2], "--allowed-methods", o->allowed_methods, e)))
         return rc;
-    return read_list(&c->headers, "--allowed-headers", o->allowed_headers, e);
+    return read_list(&c->headers, &a->lists[3], "--allowed-headers", o->allowed_headers, e);
 }
 
 /* What the limit of descriptors leaves beside DESCRIPTORS_OTHER. */

@@ -6,6 +6,7 @@
  * Retry-After. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_API_APP_H
 #define QUIRE_FRONTEND_API_APP_H
+#include <jansson.h>
 #include <signal.h>
 #include <uv.h>
 #include "frontend/api/served_model.h"
@@ -37,6 +38,7 @@ struct app {
     struct http_server *server;
     struct cors cors; /* of --allowed-origins and the related options */
     struct cors_list allowed_hosts;
+    json_t *lists[4];  /* own the strings of allowed_hosts and of cors */
     struct link *link; /* NULL until the model is loaded */
     uv_signal_t sigterm, sigint, sighup, engine_failed;
     uv_timer_t deadline; /* of draining */

@@ -13,6 +13,7 @@
 #include "frontend/api/json.h"
 #include "frontend/api/pool.h"
 #include "frontend/api/request_record.h"
+#include "frontend/api/responses.h"
 #include "frontend/api/structured.h"
 
 #define PAUSED_RETRY_S  1 /* seconds, for Retry-After */
@@ -61,6 +62,8 @@ static void job_free(struct task *t)
     job_release_items(j); /* choices borrow them */
     prompts_release(&j->prompts);
     json_decref(j->body);
+    json_decref(j->asked);
+    dialect_release(&j->made);
     buf_release(&j->adapters);
     turn_release(&j->turn);
     if (j->arrays)
@@ -90,12 +93,40 @@ static void log_failed(const struct job *j, const struct q_err *e)
     n_skipped = 0;
 }
 
+/* The dialect's name for a field of chat completions; others stay, and those of an error that the
+ * dialect's own reader found: then there is no body. */
+static const char *dialect_field(const struct job *j, const char *name)
+{
+    for (size_t i = 0; j->dialect && j->body && name && j->dialect->names[i][0]; i++)
+        if (!strcmp(j->dialect->names[i][0], name))
+            return j->dialect->names[i][1];
+    return name;
+}
+
+/* The message with the dialect's name of the field that it begins with. */
+static const char *dialect_message(const struct job *j, const char *message,
+                                   char room[Q_MESSAGE_MAX])
+{
+    const size_t n = strcspn(message, ":");
+    char name[64];
+    if (!j->dialect || !message[n] || n >= sizeof name)
+        return message;
+    memcpy(name, message, n);
+    name[n] = 0;
+    const char *other = dialect_field(j, name);
+    if (other == name)
+        return message;
+    snprintf(room, Q_MESSAGE_MAX, "%s%s", other, message + n);
+    return room;
+}
+
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
 {
+    char room[Q_MESSAGE_MAX];
     struct http_error error = {
         .code = e->code,
-        .message = e->message,
-        .param = param && *param ? param : NULL,
+        .message = dialect_message(j, e->message, room),
+        .param = param && *param ? dialect_field(j, param) : NULL,
         .openai_code = j->kept && e->code == Q_NOT_FOUND ? "stream_not_found" : NULL,
         .retry_after_s = retry_after_s,
     };
@@ -113,9 +144,13 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
         return;
     }
     buf_reset(&j->out);
-    buf_add_str(&j->out, "data: ");
-    http_error_body(&j->out, &error);
-    buf_add_str(&j->out, "\n\ndata: [DONE]\n\n");
+    if (j->dialect) {
+        j->dialect->fail(j, &error, &j->out);
+    } else {
+        buf_add_str(&j->out, "data: ");
+        http_error_body(&j->out, &error);
+        buf_add_str(&j->out, "\n\ndata: [DONE]\n\n");
+    }
     http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
     http_stream_end(j->task.x);
 }
@@ -190,16 +225,23 @@ static void job_finish(struct job *j)
     j->ended = true;
     if (j->params.stream) {
         reset_events(j);
-        if (j->params.include_usage)
-            response_usage_chunk(j, &j->out);
-        kept_stream_event(j, &j->out); /* also to a client that has all events */
-        buf_add_str(&j->out, "[DONE]\n\n");
+        if (j->dialect) {
+            j->dialect->end(j, &j->out);
+        } else {
+            if (j->params.include_usage)
+                response_usage_chunk(j, &j->out);
+            kept_stream_event(j, &j->out); /* also to a client that has all events */
+            buf_add_str(&j->out, "[DONE]\n\n");
+        }
         write_events(j);
         http_stream_end(j->task.x);
         return;
     }
     struct buf body = BUF_INIT;
-    response_body(j, &body);
+    if (j->dialect)
+        j->dialect->whole(j, &body);
+    else
+        response_body(j, &body);
     if (buf_check(&body, "the answer", &e) == Q_OK) {
         http_reply(j->task.x, 200, "application/json", &body);
         return;
@@ -217,7 +259,10 @@ void job_progress(struct job *j, struct choice *c)
     if (j->params.stream) {
         struct q_err e = Q_ERR_INIT;
         reset_events(j);
-        response_chunks(j, c, &j->out);
+        if (j->dialect)
+            dialect_take(j, c, &j->out);
+        else
+            response_chunks(j, c, &j->out);
         if (buf_check(&j->out, "an event", &e) != Q_OK) {
             job_fail(j, &e, NULL, 0);
             return;
@@ -368,15 +413,17 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
 
 static void refuse(struct job *j, const struct q_err *e)
 {
+    char room[Q_MESSAGE_MAX];
     j->ended = true;
-    http_reply_error(j->task.x, &(struct http_error){
-                                    .code = e->code,
-                                    .message = e->message,
-                                    .param = *j->params.param ? j->params.param : NULL,
-                                    .openai_code = j->too_long ? "context_length_exceeded"
-                                                   : e->code == Q_NOT_FOUND ? "model_not_found"
-                                                                            : NULL,
-                                });
+    http_reply_error(j->task.x,
+                     &(struct http_error){
+                         .code = e->code,
+                         .message = dialect_message(j, e->message, room),
+                         .param = *j->params.param ? dialect_field(j, j->params.param) : NULL,
+                         .openai_code = j->too_long              ? "context_length_exceeded"
+                                        : e->code == Q_NOT_FOUND ? "model_not_found"
+                                                                 : NULL,
+                     });
 }
 
 static enum q_code job_encode(struct job *j, struct q_err *e)
@@ -455,6 +502,14 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     enum q_code rc;
     if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) != Q_OK)
         return rc;
+    if (j->dialect) {
+        j->asked = j->body;
+        j->body = NULL;
+        if ((rc = j->dialect->read(&j->body, j->asked, e)) != Q_OK) {
+            params_note_field(p, e);
+            return rc;
+        }
+    }
     const char *model = json_string_value(json_object_get(j->body, "model"));
     rc = served_model_find_name(&a->served, model, &j->adapters, &j->adapter, e);
     if (rc == Q_NOT_FOUND && !j->knows_adapters) { /* the engine will say whether it has one */
@@ -590,6 +645,19 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 
+void job_start_dialect(struct app *a, struct http_exchange *x, const struct dialect *dialect,
+                       http_handler *again)
+{
+    if (pool_refuses(a, x, POOL_NOT) || !app_available(a, x, again))
+        return;
+    struct job *j = job_new(a, x, true);
+    if (!j)
+        return;
+    j->dialect = dialect;
+    snprintf(j->id, sizeof j->id, "%s%s", dialect->id_prefix, http_request_id(x));
+    task_start(&j->task, &job_calls, &a->tasks, x);
+}
+
 void job_resume(struct app *a, struct http_exchange *x, const struct msg_stream_resumed *m,
                 struct kept_stream *k)
 {
@@ -629,4 +697,9 @@ void on_chat(void *app, struct http_exchange *x)
 void on_completions(void *app, struct http_exchange *x)
 {
     job_start(app, x, false);
+}
+
+void on_responses(void *app, struct http_exchange *x)
+{
+    job_start_dialect(app, x, &responses_dialect, on_responses);
 }

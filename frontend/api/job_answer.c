@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an answer takes in this process, before it is computed: a whole answer is kept until its
  * end, so a request of a few bytes (n, max_tokens, logprobs, echo) may ask for gigabytes. Of a
- * stream only the prompt that it repeats is kept. */
+ * stream only the prompt that it repeats is kept, and in another dialect (dialect.h) its text. */
 #include <inttypes.h>
 #include "frontend/api/job_internal.h"
 
@@ -22,7 +22,7 @@ FALLIBLE job_fit_answer(struct job *j, uint32_t longest, struct q_err *e)
     const uint64_t most = (uint64_t)j->app->options->max_answer_bytes;
     const uint64_t n_choice = j->prompts.n * (uint64_t)j->width; /* below 2^32 */
     const bool has_prompt = j->params.echo || s->n_prompt_logprob != SAMPLE_NO_LOGPROBS;
-    const uint64_t per_token = j->params.stream ? 0 : row_bytes(s->n_logprob);
+    const uint64_t per_token = j->params.stream && !j->dialect ? 0 : row_bytes(s->n_logprob);
     const uint64_t of_prompt = has_prompt ? longest * row_bytes(s->n_prompt_logprob) : 0;
     const uint64_t each = most / n_choice; /* bytes of a choice */
     if (of_prompt + per_token * s->max_tokens <= each)

@@ -13,6 +13,7 @@
 #include "frontend/link/adapter_list.h"
 #include "frontend/api/app.h"
 #include "frontend/api/beam.h"
+#include "frontend/api/dialect.h"
 #include "frontend/api/kept_stream.h"
 #include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
@@ -63,10 +64,13 @@ struct choice {
 struct job {
     struct task task; /* first */
     struct app *app;
-    bool chat;      /* else completions */
-    bool ended;     /* answered, or failed */
-    bool too_long;  /* refused for its length */
-    bool no_output; /* completions with echo and max_tokens 0: the prompt only */
+    bool chat;                     /* else completions */
+    const struct dialect *dialect; /* of a chat; NULL: a chat completion's */
+    json_t *asked;                 /* the dialect's body */
+    struct dialect_answer made;    /* with a dialect: the answer so far */
+    bool ended;                    /* answered, or failed */
+    bool too_long;                 /* refused for its length */
+    bool no_output;                /* completions with echo and max_tokens 0: the prompt only */
     json_t *body;
     struct params params;
     struct sample_params sampling;
@@ -106,6 +110,9 @@ struct job {
 
 /* Start a job for this exchange from its body; it sends the response, including errors. */
 void job_start(struct app *a, struct http_exchange *x, bool chat);
+/* The same for a chat in another dialect. again: the handler, for a request that has to wait. */
+void job_start_dialect(struct app *a, struct http_exchange *x, const struct dialect *dialect,
+                       http_handler *again);
 /* The choice has new output: send it in a stream; finish the job when all choices are finished. */
 void job_progress(struct job *j, struct choice *c);
 /* End the job with an error, as a response or as the last event of its stream. param: the request

@@ -28,8 +28,8 @@ static int64_t keep_seconds(const struct job *j)
 
 static bool can_resume(const struct job *j)
 {
-    return j->params.stream && !j->params.use_beam_search && !j->n_items && !j->positions &&
-           j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS &&
+    return j->params.stream && !j->dialect && !j->params.use_beam_search && !j->n_items &&
+           !j->positions && j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS &&
            j->task.text.n <= KEPT_STREAM_BYTES_MAX &&
            j->prompts.n * (size_t)j->width <= STREAM_LOG_CHOICES_MAX;
 }

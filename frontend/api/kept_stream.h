@@ -7,7 +7,8 @@
  * takes the outputs as it took them the first time, and leaves out the first N events: so parser,
  * counts and event numbers are those of the first time, and what follows is a usual stream. Other
  * streams of the same id end, also at another frontend.
- * Not kept: beam searches, requests with items or prompt logprobs. Threads: the loop's thread. */
+ * Not kept: beam searches, requests with items or prompt logprobs, other dialects (dialect.h).
+ * Threads: the loop's thread. */
 #ifndef QUIRE_FRONTEND_API_KEPT_STREAM_H
 #define QUIRE_FRONTEND_API_KEPT_STREAM_H
 #include <stdbool.h>

@@ -9,6 +9,7 @@
 #include "frontend/api/json.h"
 #include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
+#include "frontend/api/responses.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -123,6 +124,18 @@ out:
     json_decref(tools);
 }
 
+/* Another API's body: what it is converted to is read like any other. */
+static void try_dialect(const json_t *body, const struct dialect *dialect)
+{
+    struct q_err e = Q_ERR_INIT;
+    json_t *chat;
+    if (dialect->read(&chat, body, &e) != Q_OK)
+        return;
+    Q_ASSERT(json_is_array(json_object_get(chat, "messages")));
+    try_body(chat, WHERE_CHAT);
+    json_decref(chat);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const enum params_where where[] = {WHERE_CHAT, WHERE_TEXT, WHERE_TOKENS, WHERE_DETOK};
@@ -134,7 +147,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     loaded = true;
     if (n == 0 || json_body(&body, (const char *)data + 1, n - 1, &e) != Q_OK)
         return 0;
-    try_body(body, where[data[0] % 4]);
+    if (data[0] % 8 < 4)
+        try_body(body, where[data[0] % 8]);
+    else
+        try_dialect(body, &responses_dialect);
     json_decref(body);
     return 0;
 }

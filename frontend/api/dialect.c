@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The items of an answer. An answer without any has an empty text, so that clients find one. */
+#include "frontend/api/dialect.h"
+
+#include <string.h>
+#include "common/mem.h"
+#include "frontend/api/job_internal.h"
+
+#define ANSWER_ITEMS_MAX 65536 /* text between calls makes items */
+
+void dialect_release(struct dialect_answer *a)
+{
+    for (size_t i = 0; i < a->n; i++) {
+        buf_release(&a->items[i].text);
+        buf_release(&a->items[i].logprobs);
+    }
+    q_free(a->items);
+    *a = (struct dialect_answer){.n = 0};
+}
+
+/* The last item if it is open, else NULL. */
+static struct dialect_item *open_item(struct dialect_answer *a)
+{
+    return a->n && !a->items[a->n - 1].closed ? &a->items[a->n - 1] : NULL;
+}
+
+static void close_item(struct job *j, bool whole, struct buf *out)
+{
+    struct dialect_item *item = open_item(&j->made);
+    if (!item)
+        return;
+    item->closed = true;
+    item->whole = whole;
+    if (out)
+        j->dialect->item_end(j, j->made.n - 1, out);
+}
+
+/* NULL: no memory, which is noted. */
+static struct dialect_item *begin_item(struct job *j, enum dialect_kind kind, size_t i_call,
+                                       struct buf *out)
+{
+    struct dialect_answer *a = &j->made;
+    struct q_err e = Q_ERR_INIT;
+    close_item(j, true, out);
+    if (q_grow(&a->items, &a->cap, a->n + 1, sizeof *a->items, ANSWER_ITEMS_MAX, &e)) {
+        a->failed = e.code;
+        return NULL;
+    }
+    a->items[a->n++] = (struct dialect_item){.kind = kind, .i_call = i_call};
+    if (out)
+        j->dialect->item_begin(j, a->n - 1, out);
+    return &a->items[a->n - 1];
+}
+
+/* Move the piece to the open item. */
+static void take_piece(struct job *j, struct buf *piece, struct buf *logprobs, struct buf *out)
+{
+    struct dialect_item *item = open_item(&j->made);
+    const bool has_logprobs = logprobs && logprobs->len;
+    buf_add(&item->text, buf_str(piece), piece->len);
+    buf_take_failure(&item->text, piece);
+    if (has_logprobs) {
+        if (item->logprobs.len)
+            buf_add_char(&item->logprobs, ',');
+        buf_add(&item->logprobs, buf_str(logprobs), logprobs->len);
+        buf_take_failure(&item->logprobs, logprobs);
+    }
+    if (item->text.failed || item->logprobs.failed)
+        j->made.failed = item->text.failed ? item->text.failed : item->logprobs.failed;
+    if (out && (piece->len || has_logprobs))
+        j->dialect->item_piece(j, j->made.n - 1, piece, logprobs, out);
+    buf_reset(piece);
+    if (logprobs)
+        buf_reset(logprobs);
+}
+
+static void take_text(struct job *j, enum dialect_kind kind, struct buf *piece,
+                      struct buf *logprobs, struct buf *out)
+{
+    const struct dialect_item *item = open_item(&j->made);
+    if (!piece->len || ((!item || item->kind != kind) && !begin_item(j, kind, 0, out)))
+        return;
+    take_piece(j, piece, logprobs, out);
+}
+
+/* Calls that were taken are shown: the answer keeps those that turn out to be none. */
+static void take_calls(struct job *j, struct answer *a, struct buf *out)
+{
+    for (size_t i = 0; i < a->n_call; i++) {
+        struct answer_call *call = &a->calls[i];
+        const struct dialect_item *item = open_item(&j->made);
+        const bool is_open = item && item->kind == DIALECT_CALL && item->i_call == i;
+        if (call->shown && !is_open)
+            continue;
+        if (!is_open && !begin_item(j, DIALECT_CALL, i, out))
+            return;
+        call->shown = true;
+        take_piece(j, &call->args, NULL, out);
+        if (call->whole || i + 1 < a->n_call)
+            close_item(j, call->whole, out);
+    }
+}
+
+/* The tokens behind the last text have logprobs too. */
+static void end_items(struct job *j, struct choice *c, struct buf *out)
+{
+    const struct dialect_item *item = open_item(&j->made);
+    if (!j->made.n)
+        item = begin_item(j, DIALECT_TEXT, 0, out);
+    if (item && item->kind == DIALECT_TEXT)
+        take_piece(j, &c->answer.content, &c->items, out);
+    close_item(j, strcmp(c->finish, "stop") == 0, out);
+}
+
+void dialect_take(struct job *j, struct choice *c, struct buf *out)
+{
+    if (!c->begun && out)
+        j->dialect->begin(j, out);
+    c->begun = true;
+    take_text(j, DIALECT_REASONING, &c->answer.reasoning, NULL, out);
+    take_text(j, DIALECT_TEXT, &c->answer.content, &c->items, out);
+    take_calls(j, &c->answer, out);
+    buf_reset(&c->ids);
+    c->n_told = c->n_token;
+    if (c->finished)
+        end_items(j, c, out);
+    if (out && j->made.failed)
+        out->failed = j->made.failed;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dialect - requests and answers of a chat as other APIs than OpenAI's chat completions have them:
+ * /v1/responses (responses.h).
+ *
+ * A dialect converts its body to that of a chat completion, which is read and checked as such, and
+ * writes the answer as items in the order in which the model wrote them: reasoning, text and calls.
+ * A stream sends an event for each beginning, piece and end of an item; a whole answer is made of
+ * the same items. Threads: read may run on another thread (task.h), the rest on the loop's. */
+#ifndef QUIRE_FRONTEND_API_DIALECT_H
+#define QUIRE_FRONTEND_API_DIALECT_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/buf.h"
+
+struct choice;
+struct http_error;
+struct job;
+
+enum dialect_kind { DIALECT_REASONING, DIALECT_TEXT, DIALECT_CALL };
+
+struct dialect_item {
+    enum dialect_kind kind;
+    struct buf text;     /* so far; of a call its arguments */
+    struct buf logprobs; /* of text: objects, comma separated */
+    size_t i_call;       /* in the choice's answer */
+    bool closed;
+    bool whole; /* the model wrote it to its end */
+};
+
+struct dialect_answer {
+    struct dialect_item *items; /* [n] */
+    size_t n, cap;
+    uint64_t n_event;   /* sent */
+    enum q_code failed; /* an item found no memory */
+};
+
+struct dialect {
+    const char *id_prefix;
+    /* Pairs of names of fields that errors may begin with, the chat's and the dialect's; the last
+     * is NULL. */
+    const char *const (*names)[2];
+    /* *chat: a new reference to the body of a chat completion, which shares values with `body`.
+     * Errors: Q_INVALID, Q_UNSUPPORTED, which begin with the dialect's field; Q_NO_MEMORY. */
+    FALLIBLE (*read)(json_t **chat, const json_t *body, struct q_err *e);
+    /* Append events: before all items, around each item, after all of them. */
+    void (*begin)(struct job *j, struct buf *out);
+    void (*item_begin)(struct job *j, size_t i, struct buf *out);
+    /* logprobs: those of the piece, as in dialect_item */
+    void (*item_piece)(struct job *j, size_t i, const struct buf *piece, const struct buf *logprobs,
+                       struct buf *out);
+    void (*item_end)(struct job *j, size_t i, struct buf *out);
+    void (*end)(struct job *j, struct buf *out);
+    /* Append an error as the last events of a stream, and the whole answer. */
+    void (*fail)(struct job *j, const struct http_error *error, struct buf *out);
+    void (*whole)(struct job *j, struct buf *out);
+};
+
+/* Take the pending output of the job's choice into its items. out: where events go; NULL: none. */
+void dialect_take(struct job *j, struct choice *c, struct buf *out);
+void dialect_release(struct dialect_answer *a); /* all zero is the empty value */
+
+#endif

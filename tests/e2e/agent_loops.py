@@ -72,7 +72,7 @@ def openai_agent(settings=None, fails=False, responses=False, **more):
             raise ValueError("the sensor is broken")
         return result
     client = AsyncOpenAI(base_url=URL, api_key="none", max_retries=0, timeout=60)
-    settings = {"temperature": 0, "max_tokens": 200, "extra_args": {"logit_bias": BIAS} if "output_type" in more else None,
+    settings = {"temperature": 0, "max_tokens": 200, "extra_body" if responses else "extra_args": {"logit_bias": BIAS} if "output_type" in more else None,
                 **(settings or {})}
     model = agents.OpenAIResponsesModel if responses else agents.OpenAIChatCompletionsModel
     return agents, agents.Agent(**{"name": "weather", "model": model(MODEL, client), "tools": [get_weather],

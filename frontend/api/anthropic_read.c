@@ -200,8 +200,12 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
         {"input_schema", "parameters"},
         {"strict", "strict"},
     };
+    static const char *const known[] = {
+        "type",          "name",          "description",    "input_schema",    "strict",
+        "cache_control", "defer_loading", "input_examples", "allowed_callers", NULL,
+    };
     const json_t *tools = json_object_get(body, "tools"), *tool;
-    json_t *all;
+    json_t *all, *function;
     enum q_code rc;
     size_t i;
     if (!tools || json_is_null(tools))
@@ -219,12 +223,9 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
                 "tools.%zu.type: \"%.40s\" is not supported; accepted is \"custom\", with "
                 "an input_schema",
                 i, name ? name : json_kind(type));
-        json_t *function = json_object();
-        const int failed = json_array_append_new(
-            all, json_pack("{sssO}", "type", "function", "function", function));
-        json_decref(function); /* the array has it */
-        if (failed)
-            return dialect_no_memory(e);
+        if ((rc = dialect_tool(all, &function, e)) ||
+            (rc = dialect_unknown(chat, "tools", tool, known, e)))
+            return rc;
         for (size_t k = 0; k < COUNT(members); k++)
             if ((rc = dialect_set_given(function, members[k][1],
                                         json_object_get(tool, members[k][0]), e)))
@@ -236,6 +237,7 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
 /* {"type": "auto" | "any" | "tool" | "none", "name": …, "disable_parallel_tool_use": …} */
 static enum q_code read_choice(json_t *chat, const json_t *body, struct q_err *e)
 {
+    static const char *const known[] = {"type", "name", "disable_parallel_tool_use", NULL};
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     const json_t *choice = json_object_get(body, "tool_choice");
     const char *type = json_string_value(json_object_get(choice, "type"));
@@ -248,7 +250,8 @@ static enum q_code read_choice(json_t *chat, const json_t *body, struct q_err *e
         return q_fail(e, Q_INVALID,
                       "tool_choice: accepted are {\"type\": \"auto\"}, any, none, and {\"type\": "
                       "\"tool\", \"name\": …}");
-    if ((rc = dialect_set(
+    if ((rc = dialect_unknown(chat, "tool_choice", choice, known, e)) ||
+        (rc = dialect_set(
              chat, "tool_choice",
              word ? json_string(word)
                   : json_pack("{sss{sO}}", "type", "function", "function", "name", name),
@@ -278,11 +281,13 @@ static enum q_code read_format(json_t *chat, const char *field, const json_t *fo
 
 static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
 {
+    static const char *const known[] = {"effort", "format", NULL};
     const json_t *output = json_object_get(body, "output_config");
     enum q_code rc;
     if (output && !json_is_null(output) && !json_is_object(output))
         return q_fail(e, Q_INVALID, "output_config: expected an object, got %s", json_kind(output));
-    if ((rc = read_format(chat, "output_format", json_object_get(body, "output_format"), e)) ||
+    if ((rc = dialect_unknown(chat, "output_config", output, known, e)) ||
+        (rc = read_format(chat, "output_format", json_object_get(body, "output_format"), e)) ||
         (rc = read_format(chat, "output_config.format", json_object_get(output, "format"), e)) ||
         (rc = dialect_set_given(chat, "reasoning_effort", json_object_get(output, "effort"), e)) ||
         (rc = dialect_set_given(chat, "stop", json_object_get(body, "stop_sequences"), e)))

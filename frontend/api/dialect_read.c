@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/api/dialect_read.h"
+#include <stdio.h>
 #include <string.h>
 
 FALLIBLE dialect_no_memory(struct q_err *e)
@@ -51,6 +52,15 @@ FALLIBLE dialect_call(struct dialect_turns *t, json_t *id, json_t *name, json_t 
     return json_array_append_new(calls, call) ? dialect_no_memory(e) : Q_OK;
 }
 
+FALLIBLE dialect_tool(json_t *tools, json_t **function, struct q_err *e)
+{
+    *function = json_object();
+    const int failed = json_array_append_new(
+        tools, json_pack("{sssO}", "type", "function", "function", *function));
+    json_decref(*function); /* the array has it */
+    return failed ? dialect_no_memory(e) : Q_OK;
+}
+
 FALLIBLE dialect_fill(json_t *messages, struct q_err *e)
 {
     enum q_code rc = Q_OK;
@@ -60,6 +70,24 @@ FALLIBLE dialect_fill(json_t *messages, struct q_err *e)
         if (!rc && !json_object_get(message, "content"))
             rc = dialect_set(message, "content", json_string(""), e);
     return rc;
+}
+
+FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
+                         const char *const *names, struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    enum q_code rc;
+    json_object_foreach ((json_t *)object, key, v) {
+        char name[96];
+        size_t i = 0;
+        while (names[i] && strcmp(names[i], key))
+            i++;
+        snprintf(name, sizeof name, "%s.%.64s", field, key);
+        if (!names[i] && !json_is_null(v) && (rc = dialect_set(chat, name, json_incref(v), e)))
+            return rc;
+    }
+    return Q_OK;
 }
 
 bool dialect_is_of(const char *const *names, size_t n, const char *name)

@@ -34,8 +34,15 @@ FALLIBLE dialect_reasoning(json_t *message, const struct buf *text, struct q_err
 /* Add a call to the assistant's turn, which begins if there is none. Values are borrowed. */
 FALLIBLE dialect_call(struct dialect_turns *t, json_t *id, json_t *name, json_t *arguments,
                       struct q_err *e);
+/* Append a tool without members to the chat's tools. *function: borrowed. */
+FALLIBLE dialect_tool(json_t *tools, json_t **function, struct q_err *e);
 /* Templates ask each message for its content: "" where there is none. */
 FALLIBLE dialect_fill(json_t *messages, struct q_err *e);
+
+/* Members of the object `field` that are none of the names (the last is NULL) become fields of the
+ * chat by the name field.member: unknown there, they are reported like unknown fields. */
+FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
+                         const char *const *names, struct q_err *e);
 
 bool dialect_is_of(const char *const *names, size_t n, const char *name);
 /* The second member of the row whose first is the name; NULL: there is none. */

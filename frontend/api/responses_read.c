@@ -219,8 +219,10 @@ static enum q_code read_input(json_t *messages, const json_t *body, struct q_err
 static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
 {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
+    static const char *const known[] = {"type",   "name",          "description", "parameters",
+                                        "strict", "defer_loading", NULL};
     const json_t *tools = json_object_get(body, "tools"), *tool;
-    json_t *all;
+    json_t *all, *function;
     enum q_code rc;
     size_t i;
     if (!tools || json_is_null(tools))
@@ -237,13 +239,9 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
                           type ? "\"" : "expected a string, got ",
                           type ? type : json_kind(json_object_get(tool, "type")),
                           type ? "\" is not supported: no tool runs here" : "");
-        json_t *function = json_object();
-        if (json_array_append_new(all,
-                                  json_pack("{sssO}", "type", "function", "function", function))) {
-            json_decref(function);
-            return dialect_no_memory(e);
-        }
-        json_decref(function); /* the array has it */
+        if ((rc = dialect_tool(all, &function, e)) ||
+            (rc = dialect_unknown(chat, "tools", tool, known, e)))
+            return rc;
         for (size_t k = 0; k < COUNT(members); k++)
             if ((rc =
                      dialect_set_given(function, members[k], json_object_get(tool, members[k]), e)))
@@ -255,14 +253,16 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
 static enum q_code read_format(json_t *chat, json_t *format, struct q_err *e)
 {
     static const char *const members[] = {"name", "description", "schema", "strict"};
+    static const char *const known[] = {"type", "name", "description", "schema", "strict", NULL};
     const char *type = json_string_value(json_object_get(format, "type"));
-    enum q_code rc = Q_OK;
+    enum q_code rc;
     if (!type)
         return q_fail(e, Q_INVALID, "text.format: expected an object with a type, got %s",
                       json_kind(format));
     if (strcmp(type, "json_schema"))
         return dialect_set(chat, "response_format", json_incref(format), e);
     json_t *schema = json_object();
+    rc = dialect_unknown(chat, "text.format", format, known, e);
     for (size_t i = 0; i < COUNT(members) && !rc; i++)
         rc = dialect_set_given(schema, members[i], json_object_get(format, members[i]), e);
     if (!rc)
@@ -274,6 +274,7 @@ static enum q_code read_format(json_t *chat, json_t *format, struct q_err *e)
 
 static enum q_code read_text(json_t *chat, const json_t *body, struct q_err *e)
 {
+    static const char *const known[] = {"format", "verbosity", NULL};
     const json_t *text = json_object_get(body, "text");
     json_t *format = json_object_get(text, "format");
     enum q_code rc;
@@ -281,7 +282,8 @@ static enum q_code read_text(json_t *chat, const json_t *body, struct q_err *e)
         return Q_OK;
     if (!json_is_object(text))
         return q_fail(e, Q_INVALID, "text: expected an object, got %s", json_kind(text));
-    if ((rc = dialect_set_given(chat, "verbosity", json_object_get(text, "verbosity"), e)))
+    if ((rc = dialect_unknown(chat, "text", text, known, e)) ||
+        (rc = dialect_set_given(chat, "verbosity", json_object_get(text, "verbosity"), e)))
         return rc;
     return !format || json_is_null(format) ? Q_OK : read_format(chat, format, e);
 }
@@ -309,6 +311,7 @@ static enum q_code read_include(json_t *chat, const json_t *body, struct q_err *
 
 static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
 {
+    static const char *const known[] = {"effort", "summary", "generate_summary", NULL};
     const json_t *reasoning = json_object_get(body, "reasoning"),
                  *truncation = json_object_get(body, "truncation");
     const char *cut = json_string_value(truncation);
@@ -318,7 +321,8 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
                       "truncation: accepted is \"disabled\": an input that is too long is refused");
     if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
         return q_fail(e, Q_INVALID, "reasoning: expected an object, got %s", json_kind(reasoning));
-    if ((rc = dialect_set_given(chat, "reasoning_effort", json_object_get(reasoning, "effort"), e)))
+    if ((rc = dialect_unknown(chat, "reasoning", reasoning, known, e)) ||
+        (rc = dialect_set_given(chat, "reasoning_effort", json_object_get(reasoning, "effort"), e)))
         return rc;
     return dialect_set_given(chat, "max_completion_tokens",
                              json_object_get(body, "max_output_tokens"), e);

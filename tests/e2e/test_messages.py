@@ -233,6 +233,16 @@ def test_refused(bundled, more, said, path):
     assert answer["error"]["type"] == "invalid_request_error" and said in answer["error"]["message"], answer
 
 
+def test_unknown_members_are_reported(bundled):
+    body = {"messages": [user(WHO)], "max_tokens": 5, "output_config": {"efort": "low"}, "tools": [{**TOOL, "strickt": True}],
+            "tool_choice": {"type": "auto", "paralel": True}, "foo": 1}
+    connection, answer = bundled.raw("POST", "/v1/messages", body)
+    assert answer.status == 200
+    for name in ("output_config.efort", "tools.strickt", "tool_choice.paralel", "foo"):
+        assert name in answer.headers["X-Quire-Warning"]
+    connection.close()
+
+
 def test_errors_that_the_client_knows(messages, start):
     with pytest.raises(anthropic.NotFoundError) as raised:
         messages.messages.create(model="another", max_tokens=5, messages=[user(WHO)])

@@ -82,6 +82,7 @@ static const struct {
     FIELD(IS_U32, quant.bits),
     FIELD(IS_U32, quant.group_size),
     FIELD(IS_U32, quant.row_block),
+    FIELD(IS_BOOL, quant.dynamic_inputs),
     FIELD(IS_U32, moe.n_group),
     FIELD(IS_U32, moe.n_group_used),
     FIELD(IS_U32, moe.latent),

@@ -222,6 +222,15 @@ static void forms_and_their_reasons(void **state)
         {QUANTIZED "int8", DT_F32, QUANTIZE_INT8, "layers.0.qkv", "int8", PLACE_REGION, WHY_STORED},
         {QUANTIZED "fp8-block", DT_BF16, QUANTIZE_NOT, "layers.0.qkv", "BF16", PLACE_REGION,
          WHY_CPU_FP8},
+        {QUANTIZED "fp8", DT_BF16, QUANTIZE_NOT, "layers.0.qkv", "BF16", PLACE_REGION, WHY_CPU_FP8},
+        {QUANTIZED "fp8", DT_BF16, QUANTIZE_FP8, "layers.0.gate_up",
+         "e4m3, inputs in one scale, interleaved", PLACE_REGION, WHY_STORED},
+        {QUANTIZED "fp8-some", DT_BF16, QUANTIZE_FP8, "layers.0.qkv", "e4m3", PLACE_REGION,
+         WHY_MADE_FLOATS}, /* k has none */
+        {QUANTIZED "fp8-some", DT_BF16, QUANTIZE_FP8, "layers.0.gate_up",
+         "e4m3, inputs in one scale, interleaved", PLACE_REGION, WHY_STORED},
+        {QUANTIZED "fp8-channel", DT_BF16, QUANTIZE_FP8, "layers.0.qkv", "e4m3", PLACE_REGION,
+         WHY_STORED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct planned p;

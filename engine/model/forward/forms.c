@@ -37,6 +37,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
     return (struct program_form){
         .input = input,
         .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,
+        .x_scale = p->x_scale,
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
         .of_norm = matmul_reads_bytes(input) && (!m->link || (rms && !p->group && !p->order)),

@@ -73,7 +73,8 @@ static inline enum program_weight if_there(const struct compiler *t, enum progra
 
 static inline bool is_same_bytes(const struct program_form *a, const struct program_form *b)
 {
-    return a->input == b->input && a->variant == b->variant && !a->ordered && !b->ordered;
+    return a->input == b->input && a->variant == b->variant && a->x_scale == b->x_scale &&
+           !a->ordered && !b->ordered;
 }
 
 /* Append an operation to the list. */

@@ -80,6 +80,7 @@ static void set_form(struct load_row *r, const struct load_form *f)
     r->form.dtype = f->dtype;
     r->form.group = f->group;
     r->form.blocks = f->blocks;
+    r->form.x_scale = f->x_scale;
     r->form.codes = f->codes;
     r->ordered = f->ordered;
     r->why = f->why;
@@ -601,5 +602,13 @@ bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b)
                is_alike(&x->form, &y->form) && x->at == y->at && x->ordered == y->ordered &&
                x->order_at == y->order_at;
     }
+    return same;
+}
+
+bool load_plan_same_scales(const struct load_plan *a, const struct load_plan *b)
+{
+    bool same = true;
+    for (size_t i = 0; i < a->n_row && same; i++)
+        same = a->rows[i].form.x_scale == b->rows[i].form.x_scale;
     return same;
 }

@@ -75,9 +75,10 @@ void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r)
     char group[32] = "";
     if (group_of(&r->form))
         snprintf(group, sizeof group, " in groups of %u", group_of(&r->form));
-    snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s", form_name(&r->form), group,
-             r->form.blocks ? " with scales of blocks" : "", r->form.gated ? ", interleaved" : "",
-             r->ordered ? ", act-order" : "");
+    snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s%s", form_name(&r->form), group,
+             r->form.blocks ? " with scales of blocks" : "",
+             r->form.x_scale > 0 ? ", inputs in one scale" : "",
+             r->form.gated ? ", interleaved" : "", r->ordered ? ", act-order" : "");
 }
 
 static const char *why_of(const struct load_row *r)

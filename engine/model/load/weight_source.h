@@ -22,7 +22,8 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
     bool is_even;         /* with an order: each group has `group` inputs */
     uint32_t zero_offset; /* what a stored zero is less than it stands for */
     uint32_t per_word; /* integers in an int32 that has bits left over; 0: they go on in the next */
-    bool input_scale;  /* fp8: the checkpoint has one for its activations, which is not used */
+    bool has_x_scale;  /* fp8: the checkpoint has a scale for its inputs … */
+    float x_scale;     /* … and this is it; 0: each row of inputs has its own */
     bool is_made;      /* no kernel reads it: it becomes floats, or what is made of these */
     bool is_torchao;   /* its tensors have torchao's names */
     bool tiled;        /* QUANT_TORCHAO: in tiles; scales and zeros are one tensor */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantization_config of HQQ, compressed-tensors' integers of 2 to 8 bits, and whether inputs of fp8
- * are dynamic; the rest is in test_config.c. */
+/* quantization_config of HQQ, compressed-tensors' integers of 2 to 8 bits, and whether inputs of
+ * fp8 are dynamic; the rest is in test_config.c. */
 #include "common/hub/config.h"
 #include "check.h"
 

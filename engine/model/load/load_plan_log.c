@@ -89,8 +89,8 @@ static void log_fp8(const struct counts *n, const struct load_options *o,
                  n->n_x_scale);
     if (n->n_x_unused)
         log_info("fp8: the checkpoint's input_scale of %u matrices is not used: %s", n->n_x_unused,
-                 o->device ? "others of their product have none, or the config says dynamic; each "
-                             "row of activations has scales of its own"
+                 o->device ? "others of their product have none, they become floats, or the config "
+                             "says dynamic; each row of e4m3 has scales of its own"
                            : "activations are not quantized");
 }
 

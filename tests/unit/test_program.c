@@ -521,6 +521,52 @@ static void test_fuse(void **state)
     }
 }
 
+/* e4m3 in one scale, but for experts: theirs is *ctx. */
+static struct program_form scaled_form(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    const float *of_experts = ctx;
+    (void)layer;
+    if (w == PROGRAM_W_ROUTER)
+        return (struct program_form){.input = DT_F32};
+    return (struct program_form){
+        .input = DT_F8_E4M3,
+        .of_norm = true,
+        .x_scale = w == PROGRAM_W_EXPERT_GATE_UP ? *of_experts : 0.5f,
+    };
+}
+
+/* A shared expert and the others read the same bytes only where both are in the same scale; 0: each
+ * row has its own. */
+static void test_bytes_in_another_scale(void **state)
+{
+    static const struct {
+        float of_experts;
+        uint32_t n_quantize; /* of what the MLP's norm makes */
+    } cases[] = {{0.5f, 1}, {0.25f, 2}, {0, 2}};
+    const struct arch arch = {
+        .name = "Test",
+        .tensors = some_tensors,
+        .n_tensor = sizeof some_tensors / sizeof *some_tensors,
+    };
+    struct model_config c = some_config("silu");
+    (void)state;
+    c.moe.n_expert = 4;
+    c.moe.n_used = 2;
+    c.moe.width = c.moe.shared_width = 24;
+    c.moe.layers[1] = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layer_program p = LAYER_PROGRAM_INIT;
+        const struct program_forms f = {scaled_form, &cases[i].of_experts, DT_F32, 0};
+        uint32_t n = 0;
+        assert_ok(program_compile(&p, &arch, &c, &f, &e), &e);
+        for (uint32_t k = 0; k < p.n_op; k++)
+            n += p.ops[k].layer == 1 && p.ops[k].kind == PROGRAM_QUANTIZE &&
+                 p.ops[k].out.buffer == PROGRAM_B_H_Q && p.ops[k].weight != PROGRAM_W_QKV;
+        assert_int_equal(n, cases[i].n_quantize);
+        program_release(&p);
+    }
+}
+
 /* Three passes a layer, and which buffers outlive one. */
 static void test_passes(void **state)
 {
@@ -666,6 +712,7 @@ int main(void)
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_check_order),
         cmocka_unit_test(test_fuse),
+        cmocka_unit_test(test_bytes_in_another_scale),
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_conflicts),
         cmocka_unit_test(test_repeated_stages_keep_their_inputs),

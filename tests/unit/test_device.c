@@ -5,7 +5,6 @@
  * the arguments of their recording. */
 #include "common/log.h"
 #include "device_near.h"
-#include "fp8_inputs.h"
 #include "plain_twin.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
@@ -428,104 +427,6 @@ static void fp8_and_floats(void **state)
     buf_release(&text);
 }
 
-/* A device multiplies in the checkpoint's scales of inputs: what these cut is cut. Not so where the
- * config says that inputs are dynamic, nor where one of q, k and v has no scale. */
-static void fp8_inputs_in_the_scales_of_the_checkpoint(void **state)
-{
-    static const struct fp8_inputs cases[] = {
-        {{0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, false},
-        {{0.004f, 0, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, false},
-        {{0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, true},
-    };
-    static struct fp8_model m;
-    struct golden g;
-    (void)state;
-    fp8_model_read(&m);
-    near_quantized(&g, "fp8");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double of[3]; /* from what each case computes */
-        struct folder f;
-        fp8_folder(&f, &cases[i]);
-        struct core_config c = config_of(f.path);
-        c.worker.max_model_len = 64;
-        on_device(&c);
-        open_core(&c);
-        for (size_t k = 0; k < 3; k++) {
-            memset(m.scales, 0, sizeof m.scales);
-            if (!cases[k].dynamic)
-                fp8_set(m.scales, cases[k].scales);
-            of[k] = fp8_worst_of(&m, &g, g.n);
-        }
-        core_free(engine.core);
-        print_message("%zu: %g, %g, %g\n", i, of[0], of[1], of[2]);
-        for (size_t k = 0; k < 3; k++)
-            assert_true(k == i ? of[k] < 0.005
-                               : of[k] > 0.05); /* a tie may be rounded the other way */
-        folder_release(&f);
-    }
-}
-
-/* An engine that is open gets other weights. */
-static void reload(const char *dir)
-{
-    struct q_err e = Q_ERR_INIT, result = Q_ERR_INIT;
-    assert_ok(core_reload(engine.core, dir, IN_FLIGHT_KEEP, &e), &e);
-    while (!core_take_reload(engine.core, &result))
-        bits_turn(&engine);
-    assert_ok(result.code, &result);
-}
-
-/* Graphs hold scales of inputs, and addresses: after a reload an engine gives the bits of one that
- * begins with the weights. fp8-some has other types, so its matrices lie elsewhere. */
-static void graphs_after_a_reload(void **state)
-{
-    static const struct fp8_inputs before = {
-        .scales = {0.01f, 0.01f, 0.01f, 0.004f, 0.01f, 0.01f, 0.002f},
-    };
-    static const struct fp8_inputs after = {
-        .scales = {0.002f, 0.002f, 0.002f, 0.0008f, 0.003f, 0.004f, 0.0002f},
-    };
-    static const struct fp8_inputs dynamic = {{0.01f}, true};
-    static struct fp8_model m;
-    struct q_err e = Q_ERR_INIT;
-    struct golden g;
-    struct folder first, second, third;
-    (void)state;
-    fp8_model_read(&m);
-    near_quantized(&g, "fp8");
-    fp8_folder(&first, &before);
-    fp8_folder(&second, &after);
-    fp8_folder(&third, &dynamic);
-    const char *const others[] = {second.path, NEAR_QUANTIZED "fp8-some"};
-    struct core_config c = config_of(first.path);
-    c.worker.max_model_len = 64;
-    on_device(&c);
-    for (size_t i = 0; i < 2; i++) {
-        struct core_config fresh = c;
-        snprintf(fresh.worker.model_dir, sizeof fresh.worker.model_dir, "%s", others[i]);
-        open_core(&fresh);
-        (void)fp8_worst_of(&m, &g, g.n);
-        memcpy(expected, answers, sizeof expected);
-        core_free(engine.core);
-        open_core(&c);
-        fp8_set(m.scales, before.scales);
-        assert_true(fp8_worst_of(&m, &g, g.n) < 0.005);
-        assert_memory_not_equal(expected, answers, sizeof expected);
-        const uint64_t n = n_launch();
-        reload(others[i]);
-        fp8_set(m.scales, after.scales);
-        assert_true(fp8_worst_of(&m, &g, g.n) < 0.005 || i);
-        assert_memory_equal(expected, answers, sizeof expected);
-        assert_true(n_launch() > n); /* of graphs */
-        assert_fails(core_reload(engine.core, third.path, IN_FLIGHT_KEEP, &e), Q_MISMATCH,
-                     "has quant.dynamic_inputs true, the served model has false", &e);
-        core_free(engine.core);
-    }
-    folder_release(&first);
-    folder_release(&second);
-    folder_release(&third);
-}
-
 /* Checkpoints with scales of 128 x 128 blocks are multiplied as they are: blocks that are 2^15
  * times larger than their neighbours take nothing from these. All seven matrices; of the experts'
  * model q, k and v cannot be one matrix so, since k ends within a turn of 16 outputs. */
@@ -856,8 +757,6 @@ int main(void)
         cmocka_unit_test(every_kind_of_integers),
         cmocka_unit_test(fp8_and_floats),
         cmocka_unit_test(fp8_with_scales_of_blocks),
-        cmocka_unit_test(fp8_inputs_in_the_scales_of_the_checkpoint),
-        cmocka_unit_test(graphs_after_a_reload),
         cmocka_unit_test(experts_of_4_bits),
         cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(the_host_samples),

@@ -109,6 +109,7 @@ static const struct {
     {"bloom",       "intermediate_size",       4, 0},
     {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
     {"codegen",     "intermediate_size",       4, 0},
+    {"cohere2_moe", "head_dim",                0, 128},
     {"cwm",         "head_dim",                0, 128},
     {"dbrx",        "num_key_value_heads",     0, 1},
     {"ernie4_5",    "head_dim",                0, 128},
@@ -128,6 +129,8 @@ static const struct {
     {"gemma3n_text", "num_key_value_heads",    0, 2},
     {"gemma4_text", "head_dim",                0, 256},
     {"gemma4_text", "num_key_value_heads",     0, 4},
+    {"gemma4_unified_text", "head_dim",        0, 256},
+    {"gemma4_unified_text", "num_key_value_heads", 0, 4},
     {"glm",         "head_dim",                0, 128},
     {"glm4",        "head_dim",                0, 128},
     {"glm4_moe",    "num_key_value_heads",     0, 8},

@@ -57,8 +57,10 @@ struct moe_config {    /* mixture of experts, in place of a layer's MLP */
     uint32_t n_used;   /* experts per token: 1 … n_expert */
     uint32_t width;    /* outputs of one expert's gate */
     uint32_t latent; /* columns that experts read and write, between two products; 0: hidden_size */
-    uint32_t shared_width;          /* outputs of the shared expert's gate; 0: no shared expert */
-    bool renormalize;               /* normalize the weights of the chosen experts to a sum of 1 */
+    uint32_t shared_width; /* outputs of the shared expert's gate; 0: no shared expert */
+    bool renormalize;      /* normalize the weights of the chosen experts to a sum of 1 */
+    bool sigmoid;          /* weights are sigmoids, where the family leaves it to the config */
+    bool averages;         /* half of the experts' sum and half of the shared expert's output */
     uint32_t n_group, n_group_used; /* experts are chosen from some groups of them; 1: no groups */
     double scale;                   /* of the weights; 0: 1 */
     double mixer;                   /* of a sparse mixer: how near scores are; 0: none */
@@ -82,6 +84,8 @@ struct forward_config {
     double embedding_multiplier, residual_multiplier, logit_multiplier;
     /* of the outputs of attention, of the layer's mixer and of its MLP, and of the MLP's gate */
     double attention_out, mixer_out, mlp_out, mlp_gate;
+    /* of the stream that these outputs are added to */
+    double attention_kept, mixer_kept, mlp_kept;
     /* q of a position is multiplied by 1 + query_growth ln(1 + floor((position + query_first) /
      * query_length)); source: arXiv:2501.19399 */
     double query_growth, query_length;
@@ -92,6 +96,7 @@ struct forward_config {
         rotary_fraction; /* part of a head's elements that is rotated, from the first on: 0 … 1 */
     bool parallel_residual;
     bool shared_norm; /* and one norm of both branches */
+    bool rms_norm;    /* where the family leaves the kind of norms to the config */
     bool qk_norm;     /* q and k of each head have a norm */
     bool alibi;       /* positions are slopes of the scores, arXiv:2108.12409 */
     bool chunks;      /* windows are chunks of positions: a token sees those of its own */

@@ -13,6 +13,7 @@ struct family {
     const char *act_key, *act; /* act: when act_key is absent; without a key it is always */
     const char *eps_key;       /* NULL: it is always eps */
     double eps;
+    const char *rms_key;      /* of eps where norms are RMS norms: where it is there */
     const char *fraction_key; /* part of a head's elements that is rotated; NULL: all */
     double fraction;
     const char *rotated_key; /* the same as a number of elements; null: all */
@@ -386,8 +387,10 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
     c->forward.parallel_residual = row->parallel;
     c->forward.qk_norm = row->qk_norm;
     c->forward.attention_multiplier = row->attention_multiplier;
+    c->forward.rms_norm = row->rms_key && hub_json_find(at, row->rms_key);
     if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
+        (row->rms_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->rms_key, eps, e))) ||
         (rc = load_flags(c, row, at, e)) || (rc = load_ends(c, row, at, e)) ||
         (rc = check_refused(c, row, at, e)) || (rc = check_only(c, row, at, e)) ||
         (rc = load_caps(&c->forward, row, at, e)) ||

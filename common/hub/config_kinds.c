@@ -25,6 +25,7 @@ static const struct family {
         .short_table = true,
     },
     {.model_type = "gemma4_text", .wide_head_dim = 512, .input = 256, .input_vocab = 1u << 18},
+    {.model_type = "gemma4_unified_text", .wide_head_dim = 512}, /* and no inputs */
 };
 
 static const struct family *family_of(const char *model_type)
@@ -212,6 +213,8 @@ static enum q_code load_inputs(struct layers_config *l, const struct family *f,
 {
     int64_t input = f->input, vocab = f->input_vocab;
     enum q_code rc;
+    if (!f->input)
+        return Q_OK;
     if ((rc = hub_json_int(&input, at, "hidden_size_per_layer_input",
                            (struct hub_json_range){0, INPUT_MAX}, e)) ||
         (rc = hub_json_int(&vocab, at, "vocab_size_per_layer_input",

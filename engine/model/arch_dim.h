@@ -37,6 +37,8 @@ enum arch_dim {
     D_MIX_IN,  /* columns of a mixer's first product */
     D_MIX_OUT, /* inputs of its last one */
     D_MIX_QKVZ,
+    D_MIX_QKV,  /* of lightning attention: three times D_MIX_OUT */
+    D_MIX_KEYS, /* columns of the keys of a mixer, and of its queries */
     D_MIX_BA,
     D_VALUE_HEADS,
     D_VALUE_DIM,

@@ -39,6 +39,8 @@ static const struct {
     FIELD(IS_U32, moe.width),
     FIELD(IS_U32, moe.shared_width),
     FIELD(IS_BOOL, moe.renormalize),
+    FIELD(IS_BOOL, moe.sigmoid),
+    FIELD(IS_BOOL, moe.averages),
     FIELD(IS_F64, moe.scale),
     FIELD(IS_F64, moe.mixer),
     FIELD(IS_F64, forward.attention_soft_cap),
@@ -60,6 +62,7 @@ static const struct {
     FIELD(IS_F64, forward.glu_limit),
     FIELD(IS_BOOL, forward.parallel_residual),
     FIELD(IS_BOOL, forward.shared_norm),
+    FIELD(IS_BOOL, forward.rms_norm),
     FIELD(IS_BOOL, forward.qk_norm),
     FIELD(IS_BOOL, forward.alibi),
     FIELD(IS_BOOL, forward.chunks),
@@ -103,6 +106,7 @@ static const struct {
     FIELD(IS_BOOL, mixer.no_norm),
     FIELD(IS_BOOL, mixer.norm_first),
     FIELD(IS_F64, mixer.norm_eps),
+    FIELD(IS_BOOL, mixer.negative),
     FIELD(IS_F64, mixer.multipliers[0]),
     FIELD(IS_F64, mixer.multipliers[1]),
     FIELD(IS_F64, mixer.multipliers[2]),
@@ -122,6 +126,9 @@ static const struct {
     FIELD(IS_F64, forward.mixer_out),
     FIELD(IS_F64, forward.mlp_out),
     FIELD(IS_F64, forward.mlp_gate),
+    FIELD(IS_F64, forward.attention_kept),
+    FIELD(IS_F64, forward.mixer_kept),
+    FIELD(IS_F64, forward.mlp_kept),
 #undef FIELD
 };
 

@@ -56,6 +56,7 @@ static void test_dialects(void **state)
         "gemma4",
         "gemma4-dense",
         "gemma4-moe",
+        "gemma4_unified",
         "mistral3-vision",
         "qwen2_5-vision",
         "qwen3-vision",

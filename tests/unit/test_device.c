@@ -249,6 +249,9 @@ static void mixtures_of_experts(void **state)
         {"nemotron_h-moe", DT_F32, QUANTIZE_INT4},
         {"nemotron_h-latent", DT_F32, QUANTIZE_NOT}, /* between two products */
         {"nemotron_h-latent", DT_BF16, QUANTIZE_INT8},
+        {"cohere2_moe", DT_F32, QUANTIZE_NOT}, /* beside attention */
+        {"cohere2_moe", DT_BF16, QUANTIZE_INT8},
+        {"cohere2_moe-sigmoid", DT_BF16, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -293,6 +296,10 @@ static void layers_with_states(void **state)
         {"nemotron_h", DT_F32, QUANTIZE_NOT},
         {"granitemoehybrid", DT_F32, QUANTIZE_NOT},
         {"granitemoehybrid-dense", DT_BF16, QUANTIZE_NOT},
+        {"minimax", DT_F32, QUANTIZE_NOT},
+        {"minimax", DT_BF16, QUANTIZE_INT8},
+        {"olmo_hybrid", DT_F32, QUANTIZE_NOT},
+        {"olmo_hybrid-rope", DT_BF16, QUANTIZE_INT8},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -305,7 +312,7 @@ static void layers_of_two_kinds(void **state)
         {"gemma4", DT_F32, QUANTIZE_NOT},        {"gemma4", DT_BF16, QUANTIZE_NOT},
         {"gemma4", DT_BF16, QUANTIZE_INT8},      {"gemma4-dense", DT_F32, QUANTIZE_NOT},
         {"gemma4-dense", DT_F32, QUANTIZE_INT4}, {"gemma4-moe", DT_F32, QUANTIZE_NOT},
-        {"gemma4-moe", DT_BF16, QUANTIZE_INT8},
+        {"gemma4-moe", DT_BF16, QUANTIZE_INT8},  {"gemma4_unified", DT_BF16, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }

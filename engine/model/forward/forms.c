@@ -30,7 +30,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
     if (!p)
         return (struct program_form){.input = model_input_dtype(m)};
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
-    const bool rms = m->arch->layer.norm == ARCH_NORM_RMS; /* norm_rows is */
+    const bool rms = arch_norm_of(&m->arch->layer, &m->config) == ARCH_NORM_RMS; /* norm_rows is */
     const enum dtype input = m->link ? device_input(m, w, p) : cpu_input(m, w, p);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
      * theirs (load_form.c: WHY_INT8_SHARED). */

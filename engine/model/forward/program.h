@@ -108,6 +108,7 @@ struct program_op {
         struct {
             uint32_t state; /* likewise */
             uint32_t n_key_head, n_value_head, key_dim, value_dim;
+            float beta_max;
         } delta; /* DELTA */
         struct {
             uint32_t state; /* likewise */

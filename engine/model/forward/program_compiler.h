@@ -123,8 +123,10 @@ void compile_mixer(struct compiler *t, uint16_t to);
  * stream. */
 void compile_mlp_begin(struct compiler *t);
 void compile_mlp_end(struct compiler *t);
-/* Experts, with an MLP beside them where the family has one, onto the residual stream. */
+/* Experts, with an MLP beside them where the family has one, onto the residual stream; of branches
+ * that are side by side their sum, which the second adds to it. */
 void compile_experts(struct compiler *t);
+void compile_add_experts(struct compiler *t);
 /* Is the experts' sum a branch of its own, which a norm or a product changes before it is added to
  * x? */
 bool compile_experts_apart(const struct compiler *t);

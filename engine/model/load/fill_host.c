@@ -263,12 +263,12 @@ void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind 
         const uint32_t run = weight_source_run(s, i), row = weight_source_row(s, i);
         const size_t at = weight_source_first(s) + row;
         to = s->rows - i < run ? s->rows : i + run;
-        if (!s->tensor && kind != KIND_NORM)
+        if (!s->tensor && kind != KIND_NORM && !arch_is_made(s->spec))
             dummy_part(dst + i, s->seed, 0, row, to - i);
         else
             for (uint32_t k = 0; k < to - i; k++)
-                dst[i + k] =
-                    s->tensor ? load_f32(s->tensor->data, s->dtype, at + k) + s->plus : 1.0f;
+                dst[i + k] = s->tensor ? load_f32(s->tensor->data, s->dtype, at + k) + s->plus
+                                       : weight_source_made(s, i + k);
     }
 }
 

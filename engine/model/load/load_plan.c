@@ -140,7 +140,9 @@ static void form_vector(const struct lister *l, struct load_row *r)
     const bool has_one = s->tensor && s->tensor->has_one;
     s->plus = r->kind == KIND_NORM && l->plan->arch->layer.norm_plus_one && !has_one ? 1 : 0;
     r->form.dtype = DT_F32;
-    r->form.n_out = s->rows;
+    r->form.n_out = 0;
+    for (uint32_t i = 0; i < r->n_source; i++)
+        r->form.n_out += s[i].rows;
     r->form.n_in = 1;
     r->why = WHY_VECTOR;
 }

@@ -66,6 +66,7 @@ struct weight_source { /* where one slot's numbers come from */
     const struct tensor_set *files; /* with heads: the others */
     bool unit;                      /* its rows are divided by their lengths */
     float plus;                     /* what its numbers are stored less than they stand for */
+    double fade;                    /* ARCH_RATES: the layer's factor of rates */
     uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
     struct quant_tensors quant;     /* instead of `tensor` */
 };
@@ -144,6 +145,9 @@ static inline bool weight_source_is_scaled(const struct weight_source *s)
 
 /* With heads: the tensor of one, which the finder has found. */
 const struct tensor *weight_source_head(const struct weight_source *s, uint32_t head);
+/* Number i of a vector that no checkpoint has (arch.h). Rates: of head i of n, ln(2^(-8 (i + 1) / n)
+ * * fade). Source: arXiv:2307.14995. */
+float weight_source_made(const struct weight_source *s, uint32_t i);
 /* The tensor's name as the family has it. */
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);
 

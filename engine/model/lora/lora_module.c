@@ -45,6 +45,10 @@ static const char *why_not(enum arch_slot slot)
     case W_MIX_QKVZ:
     case W_MIX_BA:
     case W_MIX_QKV:
+    case W_MIX_QKV_HEADS:
+    case W_MIX_Q:
+    case W_MIX_K:
+    case W_MIX_V:
     case W_MIX_Z:
     case W_MIX_B:
     case W_MIX_A:

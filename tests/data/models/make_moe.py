@@ -47,6 +47,18 @@ MODELS = {
     "afmoe": base("AfmoeForCausalLM", "afmoe", num_hidden_layers=4, head_dim=16, num_dense_layers=1, moe_intermediate_size=16, num_experts=8,
                   num_experts_per_tok=3, num_shared_experts=2, route_scale=1.5, route_norm=True, score_func="sigmoid", mup_enabled=True,
                   global_attn_every_n_layers=2, sliding_window=16, vocab_size=128, intermediate_size=24),
+    # beside attention, by softmax of the best scores, averaged with shared experts; a dense layer with a rope and no window
+    "cohere2_moe": base("Cohere2MoeForCausalLM", "cohere2_moe", num_hidden_layers=4, head_dim=12, num_experts=6, num_experts_per_tok=2,
+                        num_shared_experts=2, intermediate_size=16, prefix_dense_intermediate_size=40, first_k_dense_replace=1,
+                        prefix_dense_sliding_window_pattern=1, sliding_window=16, sliding_window_pattern=2, layer_norm_eps=1e-5,
+                        logit_scale=0.5, rms_norm_eps=..., attention_bias=True, tie_word_embeddings=True, vocab_size=128),
+    # by sigmoids, added to a shared expert, RMS norms
+    "cohere2_moe-sigmoid": base("Cohere2MoeForCausalLM", "cohere2_moe", num_hidden_layers=3, head_dim=8, num_experts=6, num_experts_per_tok=3,
+                                num_shared_experts=1, shared_expert_combination_strategy="sum", expert_selection_fn="sigmoid",
+                                norm_topk_prob=False, intermediate_size=24, sliding_window=16, rms_norm_eps=1e-6, vocab_size=128,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                mlp_layer_types=["dense", "sparse", "sparse"], prefix_dense_sliding_window_pattern=2,
+                                prefix_dense_intermediate_size=40, logit_scale=0.25, torch_dtype="bfloat16"),
     "dbrx": {k: v for k, v in base("DbrxForCausalLM", "dbrx", d_model=32, n_heads=4, n_layers=2, max_seq_len=256, vocab_size=128, attn_config=dict(
         clip_qkv=1.5, kv_n_heads=2, rope_theta=500000.0), ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3)).items()
         if k not in OF_LLAMA},

@@ -12,14 +12,14 @@
 #include "common/err.h"
 #include "common/hub/config_kinds.h"
 #include "common/hub/config_mixer.h"
+#include "common/hub/config_moe.h"
 #include "common/hub/config_quant.h"
 #include "common/hub/config_streams.h"
 #include "common/hub/pooling_kind.h"
 
-#define CONFIG_EOS_MAX     16u
-#define CONFIG_NAME_MAX    64u
-#define CONFIG_HEAD_MAX    4096u /* head_dim */
-#define CONFIG_EXPERTS_MAX 1024u
+#define CONFIG_EOS_MAX  16u
+#define CONFIG_NAME_MAX 64u
+#define CONFIG_HEAD_MAX 4096u /* head_dim */
 
 #define CONFIG_OWN_MAX 1024u /* tensors of a plugin */
 
@@ -50,21 +50,6 @@ struct rope_config {
     double proportion;                        /* proportional: of the pairs that are rotated */
     /* longrope, of each pair: up to the original length, and beyond it */
     float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];
-};
-
-struct moe_config {    /* mixture of experts, in place of a layer's MLP */
-    uint32_t n_expert; /* 0: no layer has any */
-    uint32_t n_used;   /* experts per token: 1 … n_expert */
-    uint32_t width;    /* outputs of one expert's gate */
-    uint32_t latent; /* columns that experts read and write, between two products; 0: hidden_size */
-    uint32_t shared_width; /* outputs of the shared expert's gate; 0: no shared expert */
-    bool renormalize;      /* normalize the weights of the chosen experts to a sum of 1 */
-    bool sigmoid;          /* weights are sigmoids, where the family leaves it to the config */
-    bool averages;         /* half of the experts' sum and half of the shared expert's output */
-    uint32_t n_group, n_group_used; /* experts are chosen from some groups of them; 1: no groups */
-    double scale;                   /* of the weights; 0: 1 */
-    double mixer;                   /* of a sparse mixer: how near scores are; 0: none */
-    bool layers[CONFIG_LAYERS_MAX]; /* which have them */
 };
 
 /* Multi-head latent attention, arXiv:2405.04434. head_dim is nope + rope, elements of a head of q

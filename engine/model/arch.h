@@ -29,8 +29,9 @@ extern const char arch_zeros[], arch_rates[];
 
 struct arch_tensor {
     /* The first "%u" stands for the layer's number, a second for the expert's or the head's; or
-     * one of these. Without a second one an expert's tensor holds all experts of the layer: its first
-     * dimension is D_EXPERTS, and dims are those of one. */
+     * one of these. Without a second one an expert's tensor holds all experts of the layer: its
+     * first dimension is D_EXPERTS, and dims are those of one. Two rows of a slot in a layer are
+     * two names that the files may have for it. */
     const char *name;
     enum arch_slot slot;
     enum arch_dim dims[3]; /* rows, cols, or rows alone; D_TRANSPOSED behind them */

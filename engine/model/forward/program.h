@@ -106,8 +106,7 @@ struct program_op {
             bool gated;            /* y = in's second part * conv(the first part * the third) */
         } conv;                    /* CONV */
         struct {
-            uint32_t state; /* likewise */
-            uint32_t n_key_head, n_value_head, key_dim, value_dim;
+            uint32_t state, n_key_head, n_value_head, key_dim, value_dim; /* state: likewise */
             float beta_max;
         } delta; /* DELTA */
         struct {

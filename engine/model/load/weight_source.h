@@ -145,8 +145,8 @@ static inline bool weight_source_is_scaled(const struct weight_source *s)
 
 /* With heads: the tensor of one, which the finder has found. */
 const struct tensor *weight_source_head(const struct weight_source *s, uint32_t head);
-/* Number i of a vector that no checkpoint has (arch.h). Rates: of head i of n, ln(2^(-8 (i + 1) / n)
- * * fade). Source: arXiv:2307.14995. */
+/* Number i of a vector that no checkpoint has (arch.h). Rates: of head i of n,
+ * ln(2^(-8 (i + 1) / n) * fade). Source: arXiv:2307.14995. */
 float weight_source_made(const struct weight_source *s, uint32_t i);
 /* The tensor's name as the family has it. */
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);

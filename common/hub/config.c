@@ -160,6 +160,8 @@ static const struct {
     {"mamba2",      "max_position_embeddings", 0, RECURRENT_MAX},
     {"mellum",      "head_dim",                0, 128},
     {"mellum",      "num_key_value_heads",     0, 4},
+    {"mimo_v2_flash", "head_dim",              0, 192},
+    {"mimo_v2_flash", "num_key_value_heads",   0, 4},
     {"minimax_m2",  "head_dim",                0, 128},
     {"minimax_m2",  "num_key_value_heads",     0, 8},
     {"ministral3",  "head_dim",                0, 128},

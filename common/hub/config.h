@@ -69,8 +69,8 @@ struct forward_config {
     double embedding_multiplier, residual_multiplier, logit_multiplier;
     /* of the outputs of attention, of the layer's mixer and of its MLP, and of the MLP's gate */
     double attention_out, mixer_out, mlp_out, mlp_gate;
-    /* of the stream that these outputs are added to */
-    double attention_kept, mixer_kept, mlp_kept;
+    /* of the stream that these outputs are added to; of V */
+    double attention_kept, mixer_kept, mlp_kept, value;
     /* q of a position is multiplied by 1 + query_growth ln(1 + floor((position + query_first) /
      * query_length)); source: arXiv:2501.19399 */
     double query_growth, query_length;

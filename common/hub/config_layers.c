@@ -20,7 +20,11 @@ static const struct family {
     const char *rope_key; /* all layers are rotated where it is "rope", else none; NULL: no key */
     bool full_first;      /* the pattern's layers are the first, the one a pattern further … */
     bool kinds;           /* attention_types says which layers have windows */
-    bool dense_first;     /* first_k_dense_replace layers have a pattern of their own */
+    /* Without layer_types a list of 0 (all tokens) and 1 (the window); without both the first layer
+     * and those of the pattern have no window. The key of the window that is `size_key` counts
+     * tokens before a token. */
+    const char *hybrid_key, *size_key;
+    bool dense_first; /* first_k_dense_replace layers have a pattern of their own */
 } families[] = {
     {
         .model_type = "afmoe",
@@ -67,6 +71,13 @@ static const struct family {
     },
     {.model_type = "mellum", .window = 1024, .pattern = 1},
     {.model_type = "mimo", .off = true},
+    {
+        .model_type = "mimo_v2_flash",
+        .window = 129,
+        .pattern = 6,
+        .hybrid_key = "hybrid_layer_pattern",
+        .size_key = "sliding_window_size",
+    },
     {.model_type = "ministral", .window = 4096},
     {
         .model_type = "modernbert",
@@ -201,6 +212,28 @@ static enum q_code read_first(struct windows *w, const struct family *f,
     return hub_json_int(&w->first_pattern, at, "prefix_dense_sliding_window_pattern", steps, e);
 }
 
+/* MiMo V2 Flash. */
+static enum q_code read_hybrid(bool *local, uint32_t n_layer, const struct family *f,
+                               const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, f->hybrid_key);
+    for (uint32_t i = 0; i < n_layer; i++)
+        local[i] = i > 0 && (i + 1) % f->pattern;
+    if (!list)
+        return Q_OK;
+    if (json_array_size(list) != n_layer)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu entries, expected num_hidden_layers = %u",
+                      at->path, f->hybrid_key, json_array_size(list), n_layer);
+    for (uint32_t i = 0; i < n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1)
+            return q_fail(e, Q_CORRUPT, "%s: %s[%u] is %s, expected 0 or 1", at->path,
+                          f->hybrid_key, i, json_is_integer(v) ? "out of range" : hub_json_kind(v));
+        local[i] = json_integer_value(v) == 1;
+    }
+    return Q_OK;
+}
+
 static enum q_code read_pattern(struct windows *w, const struct family *f,
                                 const struct hub_json_at *at, struct q_err *e)
 {
@@ -265,7 +298,9 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
     const char *window_key = f->window_key ? f->window_key : "sliding_window";
     if (f->kinds && (rc = read_kinds(local, c->n_layer, at, e)))
         return rc;
-    w.local = f->kinds ? local : NULL;
+    if (f->hybrid_key && !w.types && (rc = read_hybrid(local, c->n_layer, f, at, e)))
+        return rc;
+    w.local = f->kinds || (f->hybrid_key && !w.types) ? local : NULL;
     if (json_is_null(json_object_get(at->object, window_key)))
         window = 0;
     if ((rc = hub_json_int(&window, at, window_key, (struct hub_json_range){0, UINT32_MAX}, e)) ||
@@ -279,6 +314,13 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
         return q_fail(e, Q_CORRUPT,
                       "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
                       json_array_size(w.types), c->n_layer);
+    if (f->size_key && hub_json_find(at, f->size_key)) {
+        window -= 1;
+        if ((rc = hub_json_int(&window, at, f->size_key, (struct hub_json_range){1, UINT32_MAX - 1},
+                               e)))
+            return rc;
+        window += 1; /* with the token itself */
+    }
     c->forward.chunks = f->chunks;
     if (f->both_ways && window)
         window = window / 2 + 1; /* with the token itself, on each side */

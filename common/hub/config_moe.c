@@ -251,6 +251,18 @@ static const struct family families[] = {
         .says_so = true,
         .layers = BY_TYPE,
     },
+    {
+        .model_type = "mimo_v2_flash",
+        .names = {.n_expert = "n_routed_experts"},
+        .n_expert = 256,
+        .n_used = 8,
+        .width = 2048,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_TYPE,
+        .n_dense = 1,
+        .groups = {1, 1, 1, true},
+    },
     {.model_type = "minimax", .n_expert = 8, .n_used = 2, .renormalize = true},
     {.model_type = "minimax_m2", .n_expert = 256, .n_used = 8, .renormalize = true},
     {
@@ -410,11 +422,32 @@ static enum q_code load_behind_dense(struct model_config *c, const struct family
     return Q_OK;
 }
 
+/* moe_layer_freq as a list: 1 for a layer with experts. */
+static enum q_code load_by_list(struct model_config *c, const json_t *list,
+                                const struct hub_json_at *at, struct q_err *e)
+{
+    if (json_array_size(list) != c->n_layer)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: moe_layer_freq has %zu entries, expected num_hidden_layers = %u",
+                      at->path, json_array_size(list), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1)
+            return q_fail(e, Q_CORRUPT, "%s: moe_layer_freq[%u] is %s, expected 0 or 1", at->path,
+                          i, json_is_integer(v) ? "out of range" : hub_json_kind(v));
+        c->moe.layers[i] = json_integer_value(v) == 1;
+    }
+    return Q_OK;
+}
+
 static enum q_code load_by_type(struct model_config *c, const struct family *f,
                                 const struct hub_json_at *at, struct q_err *e)
 {
     static const char key[] = "mlp_layer_types";
     const json_t *types = hub_json_find(at, key);
+    const json_t *list = hub_json_find(at, "moe_layer_freq");
+    if (!types && json_is_array(list))
+        return load_by_list(c, list, at, e);
     if (!types)
         return load_behind_dense(c, f, at, e);
     if (json_array_size(types) != c->n_layer)

@@ -154,6 +154,7 @@ static const struct {
     {"gemma4_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"gemma4_unified_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"mellum", "rope_theta", "rope_theta", 5e5, 1e4},
+    {"mimo_v2_flash", "rope_theta", "swa_rope_theta", 5e6, 1e4},
     {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},
     {"olmo3", "rope_theta", "rope_theta", 5e5, 5e5},
 };

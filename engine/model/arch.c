@@ -140,6 +140,10 @@ uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t l
         return c->n_head * head;
     case D_KV:
         return n_kv * head;
+    case D_Q_STORED:
+        return c->n_head * (c->layers.value_dim ? c->layers.value_dim : head);
+    case D_KV_STORED:
+        return n_kv * (c->layers.value_dim ? c->layers.value_dim : head);
     case D_QKV:
         return (c->n_head + 2 * n_kv) * head;
     case D_HEAD:
@@ -198,6 +202,8 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_Q] = "num_attention_heads * head_dim",
         [D_KV] = "num_key_value_heads * head_dim",
         [D_QKV] = "(num_attention_heads + 2 * num_key_value_heads) * head_dim",
+        [D_Q_STORED] = "num_attention_heads * v_head_dim",
+        [D_KV_STORED] = "num_key_value_heads * v_head_dim",
         [D_HEAD] = "head_dim",
         [D_HEADS] = "num_attention_heads",
         [D_KV_HEADS] = "num_key_value_heads",
@@ -341,6 +347,8 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return model_config_has_kv(c, layer);
     case WHEN_MIXER:
         return model_config_has_mixer(c, layer);
+    case WHEN_WINDOW:
+        return c->window[layer] > 0;
     case WHEN_LIGHTNING:
         return c->mixer.layers[layer] == MIXER_LIGHTNING;
     case WHEN_CONV_BIAS:

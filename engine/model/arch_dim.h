@@ -12,9 +12,11 @@ enum arch_dim {
     D_HIDDEN,
     D_EMBED, /* columns of the embedding */
     D_INTER,
-    D_Q,     /* heads * head_dim */
-    D_KV,    /* KV heads * head_dim */
-    D_QKV,   /* D_Q + 2 D_KV */
+    D_Q,        /* heads * head_dim */
+    D_KV,       /* KV heads * head_dim */
+    D_QKV,      /* D_Q + 2 D_KV */
+    D_Q_STORED, /* heads and KV heads times elements of a head of V, as the files have them */
+    D_KV_STORED,
     D_HEADS, /* heads */
     D_KV_HEADS,
     D_2_INTER, /* gate and up */

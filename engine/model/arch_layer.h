@@ -131,6 +131,7 @@ struct arch_layer {
     bool local_rope;    /* layers with a window have the config's local rope */
     bool clips;         /* config's limit of q, k and v counts, behind norms of q and k */
     bool sinks;         /* each head has a sink: W_SINKS */
+    bool window_sinks;  /* in layers with a window only */
     bool gated;         /* attention's output is multiplied by sigmoid of a gate: W_Q_GATE */
     bool bidirectional; /* a row attends to all rows of its sequence */
     bool bare_first;    /* attention of the first layer has no norm: it reads what the embedding's

@@ -129,6 +129,8 @@ static const struct {
     FIELD(IS_F64, forward.attention_kept),
     FIELD(IS_F64, forward.mixer_kept),
     FIELD(IS_F64, forward.mlp_kept),
+    FIELD(IS_F64, forward.value),
+    FIELD(IS_U32, layers.value_dim),
 #undef FIELD
 };
 

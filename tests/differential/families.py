@@ -140,6 +140,9 @@ MODELS = {
     "iquestcoder": base("IQuestCoderForCausalLM", "iquestcoder", head_dim=8),
     "jais2": base("Jais2ForCausalLM", "jais2", hidden_act="relu2", attention_bias=True, mlp_bias=True, rms_norm_eps=None,
                   layer_norm_eps=1e-5),
+    "mimo_v2_flash": base("MiMoV2FlashForCausalLM", "mimo_v2_flash", num_hidden_layers=3, head_dim=12, v_head_dim=8, num_key_value_heads=1,
+                          n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, rope_theta=None, pad_token_id=0,
+                          rms_norm_eps=1e-5, sliding_window=16, n_group=1, topk_group=1),
     "minicpm": base("MiniCPMForCausalLM", "minicpm", scale_emb=6, scale_depth=1.4, dim_model_base=16, tie_word_embeddings=True),
     "minicpm-longrope": base("MiniCPMForCausalLM", "minicpm", scale_emb=6, scale_depth=1.4, dim_model_base=16,
                              rope_scaling=long_rope(4)),
@@ -216,6 +219,12 @@ OPTIONS = {
     "internlm3": COMMON[:5] + TIES + [dict(qkv_bias=False, bias=False), dict(head_dim=16)],
     "iquestcoder": COMMON + BIASES + MLPS,
     "jais2": ROPES + TIES + BIASES + MLPS + [dict(mlp_bias=False), dict(layer_norm_eps=1e-3)],
+    "mimo_v2_flash": TIES + [
+        dict(v_head_dim=12), dict(v_head_dim=3), dict(num_key_value_heads=2), dict(attention_value_scale=1.5), dict(sliding_window_size=5),
+        dict(layer_types=["sliding_attention", "full_attention", "full_attention"]), dict(num_hidden_layers=7), dict(norm_topk_prob=False),
+        dict(mlp_layer_types=["sparse", "dense", "sparse"]), dict(n_group=2), dict(routed_scaling_factor=2.5), dict(head_dim=24, v_head_dim=16),
+        dict(rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=5e5, partial_rotary_factor=0.67),
+                                  sliding_attention=dict(rope_type="default", rope_theta=700.0, partial_rotary_factor=0.67)))],
     "minicpm3": TIES + [dict(q_lora_rank=None, rope_scaling=None), dict(scale_depth=3.0), dict(scale_emb=1), dict(dim_model_base=32), dict(v_head_dim=None),
                         dict(rope_scaling=YARN), dict(rope_scaling=None), dict(rope_scaling=LLAMA3)],
     "minimax": COMMON + HEADS + [

@@ -66,7 +66,6 @@ static const char *const refused[] = {
     "MBartForCausalLM",
     "MarianForCausalLM",
     "MegatronBertForCausalLM",
-    "MiMoV2FlashForCausalLM",
     "MiniMaxM3VLForCausalLM",
     "MllamaForCausalLM",
     "ModernBertDecoderForCausalLM",

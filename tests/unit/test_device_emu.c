@@ -106,6 +106,7 @@ static const struct emu_case dtypes[] = {
     {"dbrx", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"cohere2_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"minimax", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"mimo_v2_flash", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"olmo_hybrid", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gemma4_unified", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"flex_olmo", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},

@@ -65,6 +65,8 @@ static const struct {
     {"cohere2_moe", false, QUANTIZE_NOT, DT_F32},
     {"cohere2_moe", true, QUANTIZE_INT8, DT_F32},
     {"cohere2_moe-sigmoid", true, QUANTIZE_NOT, DT_BF16},
+    {"mimo_v2_flash", false, QUANTIZE_NOT, DT_F32},
+    {"mimo_v2_flash", true, QUANTIZE_INT8, DT_BF16},
     {"minimax", false, QUANTIZE_NOT, DT_F32},
     {"minimax", true, QUANTIZE_NOT, DT_BF16},
     {"minimax", false, QUANTIZE_INT8, DT_F32},

@@ -100,6 +100,7 @@ static const char *const models[] = {
     "mamba2",
     "mamba2-bias",
     "mellum",
+    "mimo_v2_flash",
     "minicpm",
     "minicpm-longrope",
     "minicpm3",

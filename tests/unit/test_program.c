@@ -73,6 +73,7 @@ static const struct {
     {"granitemoeshared", "granitemoeshared", DT_F32, QUANTIZE_NOT},
     {"hunyuan_v1_moe", "hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
     {"llama4", "llama4", DT_F32, QUANTIZE_NOT},
+    {"mimo_v2_flash", "mimo_v2_flash", DT_F32, QUANTIZE_NOT},
     {"minimax", "minimax-bf16", DT_BF16, QUANTIZE_NOT},
     {"minimax_m2", "minimax_m2", DT_F32, QUANTIZE_NOT},
     {"mistral4", "mistral4", DT_F32, QUANTIZE_NOT},

@@ -121,6 +121,11 @@ static bool is_wide(const struct compiler *t)
            model_config_kv_heads(t->c, t->layer) != t->c->n_kv_head;
 }
 
+static bool has_sinks(const struct compiler *t)
+{
+    return t->l->sinks && (!t->l->window_sinks || t->c->window[t->layer]);
+}
+
 /* Of q over the cache of the layer, or of the one whose K and V it reads. */
 static void attend(struct compiler *t, struct program_ref q, struct program_ref cache,
                    struct program_ref out)
@@ -132,7 +137,7 @@ static void attend(struct compiler *t, struct program_ref q, struct program_ref 
                    .kind = PROGRAM_ATTENTION,
                    .in = {q, cache},
                    .out = out,
-                   .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
+                   .weight = has_sinks(t) ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
                    .attention =
                        {
                            .n_head = c->n_head,
@@ -174,6 +179,8 @@ static void attention(struct compiler *t)
     if (if_there(t, PROGRAM_W_V_NORM))
         compile_norm(t, &(struct compiled_norm){PROGRAM_W_V_NORM, PROGRAM_W_NONE, v, v,
                                                 model_config_head_dim(c, t->layer), false});
+    if (kv_cols)
+        compile_scale(t, v, c->forward.value);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
     norm_qk(t, q, k, true);
     scale_q(t, q);

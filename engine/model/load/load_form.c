@@ -93,7 +93,7 @@ static struct load_form floats_of(const struct load_case *c)
 static bool keeps_blocks(const struct load_case *c)
 {
     for (uint32_t i = 0; i < c->n; i++)
-        if (!weight_fp8_is_blocks(&c->parts[i]) ||
+        if (!weight_fp8_is_blocks(&c->parts[i]) || c->parts[i].pad.head ||
             (i + 1 < c->n && !c->interleaved && c->parts[i].rows % KERN_GATE_INTERLEAVE != 0))
             return false;
     return true;
@@ -231,7 +231,7 @@ enum load_travel load_form_travel(const struct packed *w, const struct weight_so
 {
     if (weight_source_has_rows(s))
         return TRAVEL_FLOATS;
-    if (weight_quant_is_made(s))
+    if (weight_quant_is_made(s) || s->pad.head)
         return TRAVEL_MADE;
     if (s->quant.q && w->group)
         return TRAVEL_INT4;

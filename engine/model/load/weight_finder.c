@@ -240,6 +240,29 @@ static bool is_conv(enum arch_slot slot)
     return slot == W_CONV || slot == W_CONV_Q || slot == W_CONV_K || slot == W_CONV_V;
 }
 
+/* V, and what reads it, where its heads are narrower than K's: they are filled up with zeros. */
+static enum q_code pad_heads(struct weight_source *s, const struct weight_finder *f, uint32_t layer,
+                             struct q_err *e)
+{
+    const uint32_t stored = f->config->layers.value_dim;
+    const uint32_t head = model_config_head_dim(f->config, layer);
+    const enum arch_slot slot = s->spec->slot;
+    if (!stored || stored == head || !s->present || (slot != W_V && slot != W_O))
+        return Q_OK;
+    if ((s->quant.q && s->quant.method != QUANT_FP8) || (s->tensor && s->tensor->blocks))
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: tensor %s: heads of V that are narrower than those of K are supported of "
+            "floats and of fp8 only",
+            tail(weight_source_tensor(s)->file), weight_source_tensor(s)->name);
+    s->pad = (struct weight_pad){head, stored, slot == W_O};
+    if (s->pad.of_cols)
+        s->cols = s->cols / stored * head;
+    else
+        s->rows = s->rows / stored * head;
+    return Q_OK;
+}
+
 static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
                             const struct arch_tensor *row, struct arch_place at, struct q_err *e)
 {
@@ -259,7 +282,8 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
         .in_rows = f->arch->experts_in_rows && arch_is_stacked(row),
         .seed = seed_of(row, at),
     };
-    return find_tensor(s, f, &w, at, e);
+    const enum q_code rc = find_tensor(s, f, &w, at, e);
+    return rc ? rc : pad_heads(s, f, at.layer, e);
 }
 
 FALLIBLE weight_finder_find_own(struct weight_source *s, const struct weight_finder *f,

@@ -49,6 +49,13 @@ struct weight_slice {
     uint32_t pairs;
 };
 
+/* Heads that a tensor has with `stored` of `head` elements, the others of which are 0: they are its
+ * rows, or its columns. */
+struct weight_pad {
+    uint32_t head, stored; /* head 0: it has all */
+    bool of_cols;
+};
+
 struct weight_source { /* where one slot's numbers come from */
     bool present;
     const struct arch_tensor *spec; /* the family's; NULL where it is not present */
@@ -65,6 +72,7 @@ struct weight_source { /* where one slot's numbers come from */
     uint32_t n_head;
     const struct tensor_set *files; /* with heads: the others */
     bool unit;                      /* its rows are divided by their lengths */
+    struct weight_pad pad;          /* rows and cols are those of whole heads */
     float plus;                     /* what its numbers are stored less than they stand for */
     double fade;                    /* ARCH_RATES: the layer's factor of rates */
     uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
@@ -99,7 +107,7 @@ static inline size_t weight_source_first(const struct weight_source *s)
 /* Are its rows where the tensor has them, as they are? */
 static inline bool weight_source_has_rows(const struct weight_source *s)
 {
-    return s->tensor && !s->transposed && !s->unit;
+    return s->tensor && !s->transposed && !s->unit && !s->pad.head;
 }
 
 /* The tensor's row that is row r. */

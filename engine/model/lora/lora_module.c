@@ -107,6 +107,11 @@ FALLIBLE lora_module_find(struct lora_module *out, const struct arch *a,
         const bool of_layer = t->slot >= W_LAYER_FIRST && t->slot < W_IGNORE;
         if (of_layer && (numbers[0] >= c->n_layer || !arch_wants(c, t->when, numbers[0])))
             continue;
+        if (c->layers.value_dim && (t->slot == W_V || t->slot == W_O))
+            return q_fail(e, Q_UNSUPPORTED,
+                          "module %.100s is of V, whose heads are narrower than those of K; such "
+                          "modules take no adapter yet",
+                          name);
         if (!lora_module_is_adapted(t))
             return q_fail(e, Q_UNSUPPORTED,
                           "module %s: adapters of %s are not supported; expected matrices of "

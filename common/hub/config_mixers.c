@@ -14,7 +14,7 @@ enum layer_rule {
     BESIDE,            /* all have it, and attention */
     BUT_LISTED,        /* all but those in list_key; without the list none has it */
     BUT_LISTED_IF_ANY, /* the same; without the list all have it */
-    BUT_FIRST_OF_TWO,  /* all but the first, the third … */
+    BUT_FIRST_OF_TWO,  /* those with 0 in list_key; without it all but the first, the third … */
     BUT_MULTIPLES,     /* all but those whose number from 1 interval_key divides */
     BUT_PERIOD,        /* all but one of attn_layer_period layers, attn_layer_offset */
     BY_LETTERS /* hybrid_override_pattern: M has it, * attention, - an MLP, E experts; no layer has
@@ -146,6 +146,7 @@ static const struct family {
         .mixer = MIXER_LIGHTNING,
         .rule = BUT_FIRST_OF_TWO,
         .type = "linear_attention",
+        .list_key = "attn_type_list",
         .norm_eps = 1e-6,
     },
     {
@@ -264,6 +265,24 @@ static enum q_code layers_by_interval(struct model_config *c, const struct famil
     return rc;
 }
 
+static enum q_code layers_by_flags(struct model_config *c, const struct family *f,
+                                   const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, f->list_key);
+    if (list && json_array_size(list) != c->n_layer)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu entries, expected num_hidden_layers = %u",
+                      at->path, f->list_key, json_array_size(list), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        const json_int_t has_kv = list ? json_integer_value(v) : !(i % 2);
+        if (list && (!json_is_integer(v) || has_kv < 0 || has_kv > 1))
+            return q_fail(e, Q_CORRUPT, "%s: %s[%u] is %s, expected 0 or 1", at->path, f->list_key,
+                          i, json_is_integer(v) ? "out of range" : hub_json_kind(v));
+        c->mixer.layers[i] = has_kv ? MIXER_ATTENTION : (uint8_t)f->mixer;
+    }
+    return Q_OK;
+}
+
 /* Jamba's defaults. */
 static enum q_code layers_by_period(struct model_config *c, const struct family *f,
                                     const struct hub_json_at *at, struct q_err *e)
@@ -327,9 +346,7 @@ static enum q_code load_layers(struct model_config *c, const struct family *f,
     case BUT_MULTIPLES:
         return layers_by_interval(c, f, at, e);
     case BUT_FIRST_OF_TWO:
-        for (uint32_t i = 0; i < c->n_layer; i++)
-            c->mixer.layers[i] = i % 2 ? f->mixer : MIXER_ATTENTION;
-        return Q_OK;
+        return layers_by_flags(c, f, at, e);
     case BUT_PERIOD:
         return layers_by_period(c, f, at, e);
     case BY_LETTERS:
@@ -411,15 +428,15 @@ static enum q_code load_lightning(struct model_config *c, const struct family *f
     struct mixer_config *m = &c->mixer;
     struct forward_config *to = &c->forward;
     const struct {
-        const char *key;
+        const char *key, *older; /* of MiniMax's own folders */
         double *out;
     } factors[] = {
-        {"full_attn_alpha_factor", &to->attention_kept},
-        {"full_attn_beta_factor", &to->attention_out},
-        {"linear_attn_alpha_factor", &to->mixer_kept},
-        {"linear_attn_beta_factor", &to->mixer_out},
-        {"mlp_alpha_factor", &to->mlp_kept},
-        {"mlp_beta_factor", &to->mlp_out},
+        {"full_attn_alpha_factor", "layernorm_full_attention_alpha", &to->attention_kept},
+        {"full_attn_beta_factor", "layernorm_full_attention_beta", &to->attention_out},
+        {"linear_attn_alpha_factor", "layernorm_linear_attention_alpha", &to->mixer_kept},
+        {"linear_attn_beta_factor", "layernorm_linear_attention_beta", &to->mixer_out},
+        {"mlp_alpha_factor", "layernorm_mlp_alpha", &to->mlp_kept},
+        {"mlp_beta_factor", "layernorm_mlp_beta", &to->mlp_out},
     };
     m->n_key_head = m->n_value_head = c->n_head;
     m->key_dim = m->value_dim = c->head_dim;
@@ -429,9 +446,10 @@ static enum q_code load_lightning(struct model_config *c, const struct family *f
                       "%s: head_dim %u is not supported for model_type \"%s\", at most %u",
                       at->path, c->head_dim, c->model_type, HEAD_MAX);
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
-        const enum q_code rc = hub_json_number(factors[i].out, at, factors[i].key,
-                                               (struct hub_json_range){1e-6, 1e6}, e);
-        if (rc)
+        const struct hub_json_range range = {1e-6, 1e6};
+        enum q_code rc;
+        if ((rc = hub_json_number(factors[i].out, at, factors[i].older, range, e)) ||
+            (rc = hub_json_number(factors[i].out, at, factors[i].key, range, e)))
             return rc;
         if (*factors[i].out == 1)
             *factors[i].out = 0; /* no operation */

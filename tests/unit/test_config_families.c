@@ -493,6 +493,9 @@ static void test_mixed(void **state)
          "heads of 200 and 400 elements, expected 1 to 256"},
         {"MiniMaxForCausalLM", "minimax", "\"sliding_window\": 16", Q_UNSUPPORTED,
          "sliding_window is not supported"},
+        {"MiniMaxForCausalLM", "minimax", "\"postnorm\": false", Q_UNSUPPORTED, "postnorm false"},
+        {"MiniMaxForCausalLM", "minimax", "\"attn_type_list\": [0, 2, 0]", Q_CORRUPT,
+         "attn_type_list[1] is out of range"},
         {"MiniMaxForCausalLM", "minimax", "\"head_dim\": 512", Q_UNSUPPORTED,
          "head_dim 512 is not supported"},
         {"MiniMaxForCausalLM", "minimax", "\"mlp_beta_factor\": 0", Q_CORRUPT, "mlp_beta_factor"},
@@ -526,6 +529,13 @@ static void test_mixed(void **state)
     assert_ok(load_three("MiniMaxForCausalLM", "minimax", "\"mlp_alpha_factor\": 3.5"), &e);
     assert_true(model_config_has_kv(&c, 0) && model_config_has_mixer(&c, 1));
     assert_true(c.forward.mlp_kept == 3.5 && c.forward.mlp_out == 0 && c.rope.theta == 1e6);
+    assert_ok(load_three("MiniMaxM1ForCausalLM", "minimax_m1",
+                         "\"attn_type_list\": [0, 1, 0], \"rotary_dim\": 4, \"postnorm\": true, "
+                         "\"layernorm_full_attention_alpha\": 2"),
+              &e);
+    assert_string_equal(c.model_type, "minimax");
+    assert_true(model_config_has_mixer(&c, 0) && model_config_has_kv(&c, 1));
+    assert_true(model_config_n_rot(&c) == 4 && c.forward.attention_kept == 2);
     assert_ok(load_three("Cohere2MoeForCausalLM", "cohere2_moe", "\"num_shared_experts\": 1"), &e);
     assert_true(c.moe.averages && !c.moe.sigmoid && !c.forward.rms_norm && c.head_dim == 128);
     assert_ok(load_three("MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"sliding_window_size\": 128"),

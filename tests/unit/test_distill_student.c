@@ -67,7 +67,7 @@ static const struct refusal {
     {"qwen3_5_moe", "has no gradient"},
     {"lfm2-bias", "has no gradient"},
     {"llama4", "has no gradient"},
-    {"mimo_v2_flash", "has no gradient: only dense families are supported"},
+    {"mimo_v2_flash", "no support for heads of another size or number in some layers"},
     {"minimax_m2", "has no gradient: only dense families are supported"},
     {"cohere2_moe", "has no gradient: only dense families are supported"},
     {"cohere2_moe-sigmoid", "has no gradient: only dense families are supported"},

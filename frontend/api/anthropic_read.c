@@ -129,7 +129,7 @@ static enum q_code read_assistant(struct conversation *c, const json_t *blocks, 
                 rc = wrong(c, "content: thinking", "a string", text, e);
             else
                 buf_add(&thought, json_string_value(text), json_string_length(text));
-        } else if (!type || strcmp(type, "redacted_thinking")) {
+        } else if (!type || strcmp(type, "redacted_thinking") != 0) {
             rc = add_part(message, block, e);
         }
     }
@@ -217,7 +217,7 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
     json_array_foreach ((json_t *)tools, i, tool) {
         const json_t *type = json_object_get(tool, "type");
         const char *name = json_string_value(type);
-        if (type && !json_is_null(type) && (!name || strcmp(name, "custom")))
+        if (type && !json_is_null(type) && (!name || strcmp(name, "custom") != 0))
             return q_fail(
                 e, name ? Q_UNSUPPORTED : Q_INVALID,
                 "tools.%zu.type: \"%.40s\" is not supported; accepted is \"custom\", with "
@@ -246,7 +246,7 @@ static enum q_code read_choice(json_t *chat, const json_t *body, struct q_err *e
     enum q_code rc;
     if (!choice || json_is_null(choice))
         return Q_OK;
-    if (!word && (!type || strcmp(type, "tool") || !json_is_string(name)))
+    if (!word && (!type || strcmp(type, "tool") != 0 || !json_is_string(name)))
         return q_fail(e, Q_INVALID,
                       "tool_choice: accepted are {\"type\": \"auto\"}, any, none, and {\"type\": "
                       "\"tool\", \"name\": …}");
@@ -270,7 +270,7 @@ static enum q_code read_format(json_t *chat, const char *field, const json_t *fo
     json_t *schema = json_object_get(format, "schema");
     if (!format || json_is_null(format))
         return Q_OK;
-    if (!type || strcmp(type, "json_schema") || !schema)
+    if (!type || strcmp(type, "json_schema") != 0 || !schema)
         return q_fail(e, Q_INVALID, "%s: expected {\"type\": \"json_schema\", \"schema\": …}",
                       field);
     return dialect_set(chat, "response_format",

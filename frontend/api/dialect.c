@@ -21,7 +21,10 @@ void dialect_release(struct dialect_answer *a)
 /* The last item if it is open, else NULL. */
 static struct dialect_item *open_item(struct dialect_answer *a)
 {
-    return a->n && !a->items[a->n - 1].closed ? &a->items[a->n - 1] : NULL;
+    if (!a->n)
+        return NULL;
+    Q_ASSERT(a->items);
+    return a->items[a->n - 1].closed ? NULL : &a->items[a->n - 1];
 }
 
 static void close_item(struct job *j, bool whole, struct buf *out)

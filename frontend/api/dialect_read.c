@@ -81,7 +81,7 @@ FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
     json_object_foreach ((json_t *)object, key, v) {
         char name[96];
         size_t i = 0;
-        while (names[i] && strcmp(names[i], key))
+        while (names[i] && strcmp(names[i], key) != 0)
             i++;
         snprintf(name, sizeof name, "%s.%.64s", field, key);
         if (!names[i] && !json_is_null(v) && (rc = dialect_set(chat, name, json_incref(v), e)))

@@ -233,7 +233,7 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
         return rc;
     json_array_foreach ((json_t *)tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
-        if (!type || strcmp(type, "function"))
+        if (!type || strcmp(type, "function") != 0)
             return q_fail(e, type ? Q_UNSUPPORTED : Q_INVALID,
                           "tools[%zu].type: %s%.40s%s; accepted is \"function\"", i,
                           type ? "\"" : "expected a string, got ",
@@ -259,7 +259,7 @@ static enum q_code read_format(json_t *chat, json_t *format, struct q_err *e)
     if (!type)
         return q_fail(e, Q_INVALID, "text.format: expected an object with a type, got %s",
                       json_kind(format));
-    if (strcmp(type, "json_schema"))
+    if (strcmp(type, "json_schema") != 0)
         return dialect_set(chat, "response_format", json_incref(format), e);
     json_t *schema = json_object();
     rc = dialect_unknown(chat, "text.format", format, known, e);
@@ -316,7 +316,7 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
                  *truncation = json_object_get(body, "truncation");
     const char *cut = json_string_value(truncation);
     enum q_code rc;
-    if (truncation && !json_is_null(truncation) && (!cut || strcmp(cut, "disabled")))
+    if (truncation && !json_is_null(truncation) && (!cut || strcmp(cut, "disabled") != 0))
         return q_fail(e, cut && !strcmp(cut, "auto") ? Q_UNSUPPORTED : Q_INVALID,
                       "truncation: accepted is \"disabled\": an input that is too long is refused");
     if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))

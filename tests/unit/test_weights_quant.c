@@ -42,7 +42,7 @@ static const struct quant_case cases[] = {
     {"packed-7", QUANTIZE_INT8, 0, 0.05},       {"packed-3-older", QUANTIZE_INT4, 32, 0.05},
     {"packed-5-older", QUANTIZE_INT8, 0, 0.05}, {"w4a8", QUANTIZE_INT4, 32, 0.05},
     {"w4a8-asym", QUANTIZE_INT4, 32, 0.05},     {"hqq-4", QUANTIZE_NOT, 0, 1e-6},
-    {"hqq-mixed", QUANTIZE_NOT, 0, 1e-6},
+    {"hqq-mixed", QUANTIZE_NOT, 0, 1e-6},       {"auto-round-ragged", QUANTIZE_INT4, 64, 0.05},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -622,6 +622,41 @@ static void damaged_is_refused(void **state)
     folder_release(&twin);
 }
 
+/* GPTQ's first format: zero points of 8 outputs are an int32, less 0x11111111. A zero of 0 has borrowed
+ * of the next one. */
+static void first_format_borrows(void **state)
+{
+    static const struct damage zero = {
+        .from = "gptq-4-asym",
+        .name = Q_PROJ "qzeros",
+        .bytes = "\x6f\x77\x77\x77", /* of 0, 8, 8, 8, 8, 8, 8, 8 */
+        .n = 4,
+    };
+    static struct opened plain, made;
+    static float want[MATRIX], got[MATRIX];
+    struct folder f;
+    (void)state;
+    folder_init(&f);
+    write_damaged(&f, &zero);
+    open_folder(&plain, "gptq-4-asym");
+    open_dir(&made, f.path);
+    const struct weight_source *s = &plain.sources[W_Q];
+    weight_quant_rows(want, s, 0, s->rows);
+    weight_quant_rows(got, &made.sources[W_Q], 0, s->rows);
+    for (uint32_t o = 0; o < 8; o++) {
+        uint16_t scale;
+        memcpy(&scale, (const char *)s->quant.scales->data + 2 * o, sizeof scale);
+        const uint8_t *zeros = s->quant.zeros->data;
+        const int before = (zeros[o / 2] >> o % 2 * 4 & 15) + 1, after = o ? 8 : 0;
+        for (uint32_t k = 0; k < 32; k++) /* exact: a few bits more than a half's */
+            want[o * s->cols + k] += (float)(before - after) * f16_to_f32(scale);
+    }
+    assert_memory_equal(got, want, (size_t)s->rows * s->cols * sizeof *got);
+    tensor_set_free(plain.files);
+    tensor_set_free(made.files);
+    folder_release(&f);
+}
+
 /* Its config.json is enough: random weights of as many bits. */
 static void dummy_has_its_bits(void **state)
 {
@@ -653,7 +688,7 @@ static void dummy_has_its_bits(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 6];
+    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 7];
     size_t n = 0;
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
@@ -667,6 +702,7 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(goldens);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_codes_are_refused);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(first_format_borrows);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_multiplies_as_defined);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_takes_four_bits);

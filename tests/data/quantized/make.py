@@ -515,12 +515,16 @@ LATEST = {
     "hqq-mixed": (hqq, dict(), {**HQQ, "quant_config": {name: of_hqq(nbits=bits, group_size=group) for name, bits, group in (
         ("self_attn.q_proj", 4, 64), ("self_attn.k_proj", 4, 64), ("self_attn.v_proj", 4, 64), ("self_attn.o_proj", 3, 32),
         ("mlp.gate_proj", 2, 16), ("mlp.up_proj", 2, 16), ("mlp.down_proj", 8, 48))}}),
+    "auto-round-ragged": (auto_round, dict(group=64), {"quant_method": "auto-round", "bits": 4, "group_size": 64, "sym": False,
+                                                       "data_type": "int", "packing_format": "auto_round:auto_gptq",
+                                                       "extra_config": {"model.layers.0.self_attn.o_proj": {"bits": 8, "group_size": 32}}}),
 }
 VARIED.update({
     "fp8-block-e8m0": {"o_proj": dict(stored=U8), "down_proj": dict(stored=U8)},
     "packed-bits": {"gate_proj": dict(bits=2), "up_proj": dict(bits=2), "o_proj": dict(bits=5, symmetric=False),
                     "down_proj": dict(bits=6, group=-1)},
     "w4a8": {"o_proj": dict(group=-1)},
+    "auto-round-ragged": {"o_proj": dict(bits=8, group=32)},
     "hqq-mixed": {"o_proj": dict(bits=3, group=32), "gate_proj": dict(bits=2, group=16), "up_proj": dict(bits=2, group=16),
                   "down_proj": dict(bits=8, group=48)},
 })

@@ -622,6 +622,32 @@ static void damaged_is_refused(void **state)
     folder_release(&twin);
 }
 
+/* A tensor X.scales without X.qweight: what AutoAWQ divides an activation by. */
+static void scaled_activations_are_refused(void **state)
+{
+    static const char from[] = "mlp.up_proj.scales", to[] = "mlp.act.one.scales";
+    struct folder f;
+    struct buf config = BUF_INIT, data = BUF_INIT;
+    struct model *m = NULL;
+    struct kern_table kern;
+    (void)state;
+    kern_table_cpu(&kern, kern_caps_machine());
+    folder_init(&f);
+    assert_ok(file_read(&config, DATA "awq-4/config.json", 1 << 20, &e), &e);
+    assert_ok(file_read(&data, DATA "awq-4/model.safetensors", 1 << 24, &e), &e);
+    char *name = memmem(data.data, data.len, from, sizeof from - 1);
+    assert_non_null(name);
+    memcpy(name, to, sizeof to - 1);
+    folder_write(&f, "config.json", config.data, config.len);
+    folder_write(&f, "model.safetensors", data.data, data.len);
+    struct model_options o = {.dir = f.path, .dtype = DT_F32, .kern = &kern};
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED,
+                 "mlp.act.one.scales divides activations (AutoAWQ's scaled activation)", &e);
+    buf_release(&config);
+    buf_release(&data);
+    folder_release(&f);
+}
+
 /* GPTQ's first format: zero points of 8 outputs are an int32, less 0x11111111. A zero of 0 has borrowed
  * of the next one. */
 static void first_format_borrows(void **state)
@@ -688,7 +714,7 @@ static void dummy_has_its_bits(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 7];
+    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 8];
     size_t n = 0;
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
@@ -703,6 +729,7 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_codes_are_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(first_format_borrows);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(scaled_activations_are_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_multiplies_as_defined);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_takes_four_bits);

@@ -43,6 +43,7 @@ static const struct quant_case cases[] = {
     {"packed-5-older", QUANTIZE_INT8, 0, 0.05}, {"w4a8", QUANTIZE_INT4, 32, 0.05},
     {"w4a8-asym", QUANTIZE_INT4, 32, 0.05},     {"hqq-4", QUANTIZE_NOT, 0, 1e-6},
     {"hqq-mixed", QUANTIZE_NOT, 0, 1e-6},       {"auto-round-ragged", QUANTIZE_INT4, 64, 0.05},
+    {"packed-embed", QUANTIZE_INT4, 32, 0.05},  {"int8-tied", QUANTIZE_INT8, 0, 0.05},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 

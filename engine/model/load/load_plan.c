@@ -270,6 +270,7 @@ static bool embedding_is_head(const struct lister *l, const struct load_row *r)
     const struct weight_source *s = load_plan_sources(l->plan, r);
     return r->tied && o->device && o->device->t->row_major &&
            !l->finder->config->forward.unit_head && load_form_floats(o, s, 1) == s->dtype &&
+           !weight_source_is_scaled(s) &&
            (!o->quantization || o->quantization == QUANTIZE_FP8 || l->finder->config->quant.method);
 }
 
@@ -388,19 +389,6 @@ static void count_numbers(struct load_plan *p, const struct load_row *r)
     }
 }
 
-/* Rows that are looked up are read as the checkpoint has them, or as floats of GGUF blocks. Those
- * that are multiplied a head at a time may be quantized in any way. */
-static FALLIBLE check_table(const struct lister *l, const struct load_row *r)
-{
-    char name[ARCH_NAME_MAX];
-    const struct weight_source *s = load_plan_sources(l->plan, r);
-    if (r->kind != KIND_TABLE || r->dest == DEST_KV_B || !s->quant.q ||
-        s->quant.method == QUANT_GGUF || s->quant.is_torchao)
-        return Q_OK;
-    return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is quantized; only floats are supported here",
-                  l->plan->arch->name, weight_source_name(name, s));
-}
-
 static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weight_source *s)
 {
     static void (*const forms[])(const struct lister *, struct load_row *) = {
@@ -412,8 +400,6 @@ static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weigh
     r->kind = dests[r->dest].kind;
     if ((rc = add_sources(l, r, s)) ||
         (rc = q_grow(&p->rows, &p->row_cap, p->n_row + 1, sizeof *p->rows, ROWS_MAX, l->e)))
-        return rc;
-    if ((rc = check_table(l, r)))
         return rc;
     forms[r->kind](l, r);
     r->place = place_of(l, r, s);

@@ -209,8 +209,7 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
     if (!f->files || row->name == ARCH_ONES)
         return Q_OK;
     weight_finder_name(name, f, row, at);
-    const bool stays = row->slot == W_EMBED && !f->config->quant.is_torchao;
-    enum q_code rc = stays ? Q_OK : weight_quant_find(s, f, name, e);
+    enum q_code rc = weight_quant_find(s, f, name, e);
     if (!rc && s->quant.q && arch_is_transposed(row) && !weight_quant_is_made(s))
         rc = q_fail(e, Q_UNSUPPORTED,
                     "%s: tensor %s: transposed matrices are not supported of quantized weights",

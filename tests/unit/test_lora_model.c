@@ -298,8 +298,8 @@ static void families_against_merged_tensors(void **state)
     }
 }
 
-/* An adapter of every module that takes one, whose names begin with `start` where the table's begin with
- * "model."; other: a module of another part, or NULL. */
+/* An adapter of every module that takes one, whose names begin with `start` where the table's begin
+ * with "model."; other_part: a module of another part, or NULL. */
 static void make_nested(struct folder *f, const struct model_config *c, const char *start,
                         const char *other_part, const char *targets)
 {
@@ -338,8 +338,8 @@ static void make_nested(struct folder *f, const struct model_config *c, const ch
     write_items(&adapter, f, "adapter_model.safetensors");
 }
 
-/* Models that take images too: adapters name the text model's modules as transformers 4 or 5 does, and
- * may have factors of the part for images. */
+/* Models that take images too: adapters name the text model's modules as transformers 4 or 5 does,
+ * and may have factors of the part for images. */
 static void text_models_of_others(void **state)
 {
     static const char *const names[] = {"gemma3-vision", "mistral3-vision", "qwen2_5-vision"};

@@ -399,44 +399,65 @@ static void logits_are_of_the_dequantized(void **state)
         fail_msg("%s: AVX2's logits differ by %g", c->name, d);
 }
 
-/* Goldens of quantized checkpoints: the logits of the dequantized model, by transformers. */
+/* The logits of the dequantized model, by transformers. */
+static void check_golden(const char *dir, double rms_max)
+{
+    static float logits[RUN_TOKENS_MAX * 512];
+    struct golden g;
+    struct runner r;
+    double error = 0, size = 0;
+    struct runner_options o = {
+        .dir = dir,
+        .n_thread = 1,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
+    assert_ok(golden_open(&g, dir, &e), &e);
+    assert_ok(runner_open(&r, &o, &e), &e);
+    const uint32_t vocab = model_shape(r.model)->vocab_size;
+    const json_t *prompts = json_object_get(g.root, "prompts");
+    assert_true(vocab <= 512);
+    for (uint32_t p = 0; p < json_array_size(prompts); p++) {
+        static uint32_t ids[RUN_TOKENS_MAX];
+        uint32_t n = golden_ids(ids, json_object_get(json_array_get(prompts, p), "ids"));
+        const float *want = golden_array(&g, p, "logits_last")->data;
+        run_prompt(&r, ids, n, n, logits);
+        const float *got = logits + (size_t)(n - 1) * vocab;
+        for (uint32_t v = 0; v < vocab; v++) {
+            error += ((double)got[v] - want[v]) * ((double)got[v] - want[v]);
+            size += (double)want[v] * want[v];
+        }
+    }
+    print_message("%s: logits differ by %.4f of their rms\n", strrchr(dir, '/') + 1,
+                  sqrt(error / size));
+    if (!(sqrt(error / size) < rms_max))
+        fail_msg("%s: logits differ by %.4f of their rms, at most %.4f is accepted", dir,
+                 sqrt(error / size), rms_max);
+    runner_close(&r);
+    golden_close(&g);
+}
+
 static void goldens(void **state)
 {
     static const char *const names[] = {"llama-gptq", "llama-gptq-act8", "qwen2-awq",
                                         "llama-torchao-int8-int4"};
-    static float logits[RUN_TOKENS_MAX * 512];
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
         char dir[PATH_MAX];
-        struct golden g;
-        struct runner r;
-        double error = 0, size = 0;
         snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", names[m]);
-        struct runner_options o = {
-            .dir = dir,
-            .n_thread = 1,
-            .caps = kern_caps_machine(),
-            .dtype = DT_F32,
-        };
-        assert_ok(golden_open(&g, dir, &e), &e);
-        assert_ok(runner_open(&r, &o, &e), &e);
-        const json_t *prompts = json_object_get(g.root, "prompts");
-        for (uint32_t p = 0; p < json_array_size(prompts); p++) {
-            static uint32_t ids[RUN_TOKENS_MAX];
-            uint32_t n = golden_ids(ids, json_object_get(json_array_get(prompts, p), "ids"));
-            const float *want = golden_array(&g, p, "logits_last")->data;
-            run_prompt(&r, ids, n, n, logits);
-            const float *got = logits + (size_t)(n - 1) * 512;
-            for (uint32_t v = 0; v < 512; v++) {
-                error += ((double)got[v] - want[v]) * ((double)got[v] - want[v]);
-                size += (double)want[v] * want[v];
-            }
-        }
-        print_message("%s: logits differ by %.4f of their rms\n", names[m], sqrt(error / size));
-        assert_true(sqrt(error / size) < 0.09);
-        runner_close(&r);
-        golden_close(&g);
+        check_golden(dir, 0.09);
     }
+}
+
+/* Of tests/differential/quantized.py: floats are off by rounding, integers by 8-bit activations. */
+static void golden_of_folder(void **state)
+{
+    struct model_config c;
+    assert_ok(model_config_load(&c, NULL, *state, &e), &e);
+    /* compressed-tensors gives what nvfp4 stands for in bfloat16 */
+    const double rounded = c.quant.method == QUANT_FP4 ? 0.03 : 1e-4;
+    const bool by_ints = c.quant.method != QUANT_FP8 && !quant_config_becomes_floats(&c.quant);
+    check_golden(*state, by_ints ? 0.1 : rounded);
 }
 
 /* A folder with the tensors of `from`, byte `at` of tensor `name` on replaced, and a config.json in
@@ -649,8 +670,8 @@ static void scaled_activations_are_refused(void **state)
     folder_release(&f);
 }
 
-/* GPTQ's first format: zero points of 8 outputs are an int32, less 0x11111111. A zero of 0 has borrowed
- * of the next one. */
+/* GPTQ's first format: zero points of 8 outputs are an int32, less 0x11111111. A zero of 0 has
+ * borrowed of the next one. */
 static void first_format_borrows(void **state)
 {
     static const struct damage zero = {
@@ -713,8 +734,21 @@ static void dummy_has_its_bits(void **state)
     }
 }
 
-int main(void)
+static int check_folders(char *const *dirs, size_t n)
 {
+    static struct CMUnitTest tests[4096];
+    if (n > sizeof tests / sizeof *tests)
+        return fprintf(stderr, "%zu folders, at most %zu\n", n, sizeof tests / sizeof *tests), 2;
+    for (size_t i = 0; i < n; i++)
+        tests[i] = (struct CMUnitTest){dirs[i], golden_of_folder, NULL, NULL, dirs[i]};
+    return _cmocka_run_group_tests("weights_quant", tests, n, NULL, NULL);
+}
+
+/* Folders may be given, which tests/differential/quantized.py writes. */
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return check_folders(argv + 1, (size_t)argc - 1);
     struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 8];
     size_t n = 0;
     for (size_t i = 0; i < N_CASE; i++) {

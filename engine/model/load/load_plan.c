@@ -3,7 +3,6 @@
 #include <string.h>
 #include "common/mem.h"
 #include "engine/model/load/weight_finder.h"
-#include "engine/model/load/weight_quant.h"
 #include "engine/model/region.h"
 #include "engine/plugin.h"
 
@@ -522,7 +521,7 @@ enum q_code load_plan_new(struct load_plan **out, const struct weight_finder *f,
     p->arch = f->arch;
     p->files = f->files;
     p->n_unused = weight_finder_unused(&p->unused, f);
-    enum q_code rc = weight_quant_check_inputs(f, e);
+    enum q_code rc = weight_finder_check_inputs(f, e);
     if (!rc)
         rc = list_all(&l);
     if (rc)

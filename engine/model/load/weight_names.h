@@ -22,8 +22,8 @@ enum weight_names {
     NAMES_TEXT,  /* "text_model." is */
     WEIGHT_NAMES
 };
-/* Give tensors with older names of norms the newer ones. Errors: Q_CORRUPT (two tensors for one name),
- * Q_NO_MEMORY. */
+/* Give tensors with older names of norms the newer ones. Errors: Q_CORRUPT (two tensors for one
+ * name), Q_NO_MEMORY. */
 FALLIBLE weight_names_map(struct tensor_set *files, struct q_err *e);
 /* Which of them the files have. files: may be NULL. */
 enum weight_names weight_names_of(const struct arch *a, const struct model_config *c,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_quant.h"
-#include <stdio.h>
 #include "engine/model/load/weight_bnb.h"
 #include "engine/model/load/weight_fp4.h"
 #include "engine/model/load/weight_fp8.h"
@@ -55,30 +54,6 @@ bool weight_quant_is_part(const char *name, const char *found)
         if (strcmp(found + n, suffixes[i]) == 0)
             return true;
     return weight_bnb_is_part(name, found) || weight_hqq_is_part(name, found);
-}
-
-enum q_code weight_quant_check_inputs(const struct weight_finder *f, struct q_err *e)
-{
-    static const char end[] = ".scales";
-    const enum quant_method m = f->config->quant.method;
-    if (!f->files || (m != QUANT_AWQ && m != QUANT_AWQ_ROWS))
-        return Q_OK;
-    for (uint32_t i = 0; i < tensor_count(f->files); i++) {
-        const struct tensor *t = tensor_at(f->files, i);
-        const size_t n = strlen(t->name), n_end = sizeof end - 1;
-        char matrix[ARCH_NAME_MAX + 64];
-        if (n < n_end || strcmp(t->name + n - n_end, end) != 0)
-            continue;
-        snprintf(matrix, sizeof matrix, "%.*s.qweight", (int)(n - n_end), t->name);
-        if (!tensor_find(f->files, matrix))
-            return q_fail(
-                e, Q_UNSUPPORTED,
-                "%s: tensor %s divides activations (AutoAWQ's scaled activation), which is "
-                "not supported; use a gptq or compressed-tensors checkpoint of the model, "
-                "or the original one",
-                weight_part_file(t), t->name);
-    }
-    return Q_OK;
 }
 
 /* The groups of act-order: each below n_group. In order they count for nothing. */
@@ -386,8 +361,8 @@ static uint32_t take(const struct bits_at *w, uint32_t i, uint32_t bits)
     return v & ((1u << bits) - 1);
 }
 
-/* The same and 1: of GPTQ's first format, where an int32 of zero points as a whole was made less by 1
- * in each of them, so that one below 0 has borrowed of the next. Source: GPTQModel. */
+/* The same and 1: of GPTQ's first format, where an int32 of zero points as a whole was made less by
+ * 1 in each of them, so that one below 0 has borrowed of the next. Source: GPTQModel. */
 static uint32_t add_one(const struct bits_at *w, uint32_t i, uint32_t bits)
 {
     const uint32_t mask = (1u << bits) - 1, ones = UINT32_MAX / mask;

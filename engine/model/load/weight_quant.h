@@ -53,9 +53,6 @@ struct int4_arrays {
  * Errors: Q_MISMATCH, Q_CORRUPT (file, tensor, expected and found). */
 FALLIBLE weight_quant_find(struct weight_source *s, const struct weight_finder *f, const char *name,
                            struct q_err *e);
-/* Are there tensors that change what a matrix reads? AutoAWQ divides activations by them where no layer
- * before the matrix can take the scales. Errors: Q_UNSUPPORTED (file, tensor, what to use instead). */
-FALLIBLE weight_quant_check_inputs(const struct weight_finder *f, struct q_err *e);
 /* Is `found` one of the tensors that may stand for `name`? */
 bool weight_quant_is_part(const char *name, const char *found);
 /* The group it can be packed with by kern_int4_set, or 0. */

@@ -74,6 +74,8 @@ static const struct {
     {"BaiChuanForCausalLM", "BaichuanForCausalLM"},
     {"Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"},
     {"KimiK2ForCausalLM", "DeepseekV3ForCausalLM"},
+    {"MiniMaxM1ForCausalLM", "MiniMaxForCausalLM"},
+    {"MiniMaxText01ForCausalLM", "MiniMaxForCausalLM"},
 };
 
 static size_t find_row(const char *name, enum archs_end *end)
@@ -164,10 +166,11 @@ const char *archs_like(const char *model_type)
     static const struct {
         const char *name, *is;
     } types[] = {
-        {"glm4v_text", "glm4"},       {"gpt-sw3", "gpt2"},
-        {"kimi_k2", "deepseek_v3"},   {"qwen2_5_vl", "qwen2"},
-        {"qwen2_5_vl_text", "qwen2"}, {"qwen2_vl", "qwen2"},
-        {"qwen2_vl_text", "qwen2"},   {"qwen3_vl_moe_text", "qwen3_moe"},
+        {"glm4v_text", "glm4"},         {"gpt-sw3", "gpt2"},
+        {"kimi_k2", "deepseek_v3"},     {"minimax_m1", "minimax"},
+        {"minimax_text_01", "minimax"}, {"qwen2_5_vl", "qwen2"},
+        {"qwen2_5_vl_text", "qwen2"},   {"qwen2_vl", "qwen2"},
+        {"qwen2_vl_text", "qwen2"},     {"qwen3_vl_moe_text", "qwen3_moe"},
         {"qwen3_vl_text", "qwen3"},
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)

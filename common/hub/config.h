@@ -12,14 +12,14 @@
 #include "common/err.h"
 #include "common/hub/config_kinds.h"
 #include "common/hub/config_mixer.h"
+#include "common/hub/config_moe.h"
 #include "common/hub/config_quant.h"
 #include "common/hub/config_streams.h"
 #include "common/hub/pooling_kind.h"
 
-#define CONFIG_EOS_MAX     16u
-#define CONFIG_NAME_MAX    64u
-#define CONFIG_HEAD_MAX    4096u /* head_dim */
-#define CONFIG_EXPERTS_MAX 1024u
+#define CONFIG_EOS_MAX  16u
+#define CONFIG_NAME_MAX 64u
+#define CONFIG_HEAD_MAX 4096u /* head_dim */
 
 #define CONFIG_OWN_MAX 1024u /* tensors of a plugin */
 
@@ -52,19 +52,6 @@ struct rope_config {
     float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];
 };
 
-struct moe_config {    /* mixture of experts, in place of a layer's MLP */
-    uint32_t n_expert; /* 0: no layer has any */
-    uint32_t n_used;   /* experts per token: 1 … n_expert */
-    uint32_t width;    /* outputs of one expert's gate */
-    uint32_t latent; /* columns that experts read and write, between two products; 0: hidden_size */
-    uint32_t shared_width;          /* outputs of the shared expert's gate; 0: no shared expert */
-    bool renormalize;               /* normalize the weights of the chosen experts to a sum of 1 */
-    uint32_t n_group, n_group_used; /* experts are chosen from some groups of them; 1: no groups */
-    double scale;                   /* of the weights; 0: 1 */
-    double mixer;                   /* of a sparse mixer: how near scores are; 0: none */
-    bool layers[CONFIG_LAYERS_MAX]; /* which have them */
-};
-
 /* Multi-head latent attention, arXiv:2405.04434. head_dim is nope + rope, elements of a head of q
  * without and with rotation. */
 struct latent_config {
@@ -82,6 +69,8 @@ struct forward_config {
     double embedding_multiplier, residual_multiplier, logit_multiplier;
     /* of the outputs of attention, of the layer's mixer and of its MLP, and of the MLP's gate */
     double attention_out, mixer_out, mlp_out, mlp_gate;
+    /* of the stream that these outputs are added to; of V */
+    double attention_kept, mixer_kept, mlp_kept, value;
     /* q of a position is multiplied by 1 + query_growth ln(1 + floor((position + query_first) /
      * query_length)); source: arXiv:2501.19399 */
     double query_growth, query_length;
@@ -92,6 +81,7 @@ struct forward_config {
         rotary_fraction; /* part of a head's elements that is rotated, from the first on: 0 … 1 */
     bool parallel_residual;
     bool shared_norm; /* and one norm of both branches */
+    bool rms_norm;    /* where the family leaves the kind of norms to the config */
     bool qk_norm;     /* q and k of each head have a norm */
     bool alibi;       /* positions are slopes of the scores, arXiv:2108.12409 */
     bool chunks;      /* windows are chunks of positions: a token sees those of its own */

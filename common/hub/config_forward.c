@@ -13,7 +13,9 @@ struct family {
     const char *act_key, *act; /* act: when act_key is absent; without a key it is always */
     const char *eps_key;       /* NULL: it is always eps */
     double eps;
-    const char *fraction_key; /* part of a head's elements that is rotated; NULL: all */
+    const char *rms_key;       /* of eps where norms are RMS norms: where it is there */
+    const char *newer_eps_key; /* another name of it */
+    const char *fraction_key;  /* part of a head's elements that is rotated; NULL: all */
     double fraction;
     const char *rotated_key; /* the same as a number of elements; null: all */
     uint32_t rotated;
@@ -351,6 +353,8 @@ static enum q_code load_fraction(struct model_config *c, const struct family *ro
 {
     static const char newer[] = "partial_rotary_factor";
     const struct hub_json_at rope = {hub_json_find(at, "rope_parameters"), at->path};
+    const struct hub_json_at full = {hub_json_find(&rope, "full_attention"), at->path};
+    const struct hub_json_at local = {hub_json_find(&rope, "sliding_attention"), at->path};
     const struct hub_json_range range = {0, 1};
     double fraction = row->fraction_key ? row->fraction : 1;
     enum q_code rc;
@@ -358,6 +362,18 @@ static enum q_code load_fraction(struct model_config *c, const struct family *ro
         (row->fraction_key && (rc = hub_json_number(&fraction, at, row->fraction_key, range, e))) ||
         (json_is_object(rope.object) && (rc = hub_json_number(&fraction, &rope, newer, range, e))))
         return rc;
+    if (row->fraction_key && json_is_object(full.object) && json_is_object(local.object)) {
+        double of_local = fraction;
+        if ((rc = hub_json_number(&fraction, &full, newer, range, e)) ||
+            (rc = hub_json_number(&of_local, &local, newer, range, e)))
+            return rc;
+        if (of_local != fraction)
+            return q_fail(
+                e, Q_UNSUPPORTED,
+                "%s: partial_rotary_factor %g of sliding_attention is not supported, only "
+                "%g, that of full_attention",
+                at->path, of_local, fraction);
+    }
     if (!row->fraction_key && fraction != 1)
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: partial_rotary_factor %g is not supported for model_type \"%s\", only 1",
@@ -386,8 +402,12 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
     c->forward.parallel_residual = row->parallel;
     c->forward.qk_norm = row->qk_norm;
     c->forward.attention_multiplier = row->attention_multiplier;
+    c->forward.rms_norm = row->rms_key && hub_json_find(at, row->rms_key);
     if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
+        (row->newer_eps_key &&
+         (rc = hub_json_number(&c->rms_norm_eps, at, row->newer_eps_key, eps, e))) ||
+        (row->rms_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->rms_key, eps, e))) ||
         (rc = load_flags(c, row, at, e)) || (rc = load_ends(c, row, at, e)) ||
         (rc = check_refused(c, row, at, e)) || (rc = check_only(c, row, at, e)) ||
         (rc = load_caps(&c->forward, row, at, e)) ||

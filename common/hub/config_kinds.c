@@ -15,7 +15,9 @@ static const struct family {
     uint32_t wide_head_dim; /* global_head_dim; 0: all layers have the same heads */
     uint32_t input, input_vocab;
     uint32_t n_reader;
-    bool short_table; /* ids that the table of inputs has no row for take its first one */
+    uint32_t value_dim;  /* v_head_dim when absent; 0: no such key */
+    bool narrow_doubles; /* layers with a window have twice the KV heads: swa_num_key_value_heads */
+    bool short_table;    /* ids that the table of inputs has no row for take its first one */
 } families[] = {
     {
         .model_type = "gemma3n_text",
@@ -25,6 +27,8 @@ static const struct family {
         .short_table = true,
     },
     {.model_type = "gemma4_text", .wide_head_dim = 512, .input = 256, .input_vocab = 1u << 18},
+    {.model_type = "gemma4_unified_text", .wide_head_dim = 512}, /* and no inputs */
+    {.model_type = "mimo_v2_flash", .value_dim = 128, .narrow_doubles = true},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -57,7 +61,9 @@ uint32_t model_config_head_dim_max(const struct model_config *c)
 
 uint32_t model_config_n_rot_wide(const struct model_config *c)
 {
-    return c->layers.wide_head_dim ? c->layers.wide_head_dim : model_config_n_rot(c);
+    return c->layers.wide_head_dim && c->layers.wide_head_dim != c->head_dim
+               ? c->layers.wide_head_dim
+               : model_config_n_rot(c);
 }
 
 bool model_config_reads_kv(const struct model_config *c, uint32_t layer)
@@ -131,6 +137,47 @@ static enum q_code read_keys(struct heads *wide, const struct layers_config *l,
                         (struct hub_json_range){1, CONFIG_HEAD_MAX}, e);
 }
 
+/* A key that must repeat another number. */
+static enum q_code check_same(const struct hub_json_at *at, const char *key, uint32_t number,
+                              struct q_err *e)
+{
+    int64_t n = number;
+    const enum q_code rc = hub_json_int(&n, at, key, (struct hub_json_range){1, UINT32_MAX}, e);
+    if (rc || n == number)
+        return rc;
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s %lld is not supported, only %u, that of other layers",
+                  at->path, key, (long long)n, number);
+}
+
+/* MiMo V2 Flash: the KV heads that config.json says first are those of layers without a window;
+ * a scale of V, whose heads are narrower than K's. */
+static enum q_code load_narrow(struct model_config *c, const struct family *f,
+                               const struct hub_json_at *at, struct q_err *e)
+{
+    int64_t n_kv = 2 * (int64_t)c->n_kv_head, value = f->value_dim;
+    double scale = json_is_null(json_object_get(at->object, "attention_value_scale")) ? 1 : 0.707;
+    enum q_code rc;
+    if ((rc = hub_json_int(&n_kv, at, "swa_num_key_value_heads",
+                           (struct hub_json_range){1, CONFIG_HEAD_MAX}, e)) ||
+        (rc = hub_json_int(&value, at, "v_head_dim", (struct hub_json_range){1, CONFIG_HEAD_MAX},
+                           e)) ||
+        (rc = hub_json_number(&scale, at, "attention_value_scale",
+                              (struct hub_json_range){1e-6, 1e6}, e)) ||
+        (rc = check_same(at, "swa_num_attention_heads", c->n_head, e)) ||
+        (rc = check_same(at, "swa_head_dim", c->head_dim, e)) ||
+        (rc = check_same(at, "swa_v_head_dim", (uint32_t)value, e)))
+        return rc;
+    if (c->n_head % n_kv || value > c->head_dim)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: layers with a window have %lld KV heads, expected a divisor of "
+                      "num_attention_heads %u; v_head_dim is %lld, expected at most head_dim %u",
+                      at->path, (long long)n_kv, c->n_head, (long long)value, c->head_dim);
+    c->n_kv_head = (uint32_t)n_kv;
+    c->layers.value_dim = value == c->head_dim ? 0 : (uint32_t)value;
+    c->forward.value = scale == 1 ? 0 : scale;
+    return Q_OK;
+}
+
 static enum q_code load_heads(struct model_config *c, const struct family *f,
                               const struct hub_json_at *at, struct q_err *e)
 {
@@ -139,6 +186,8 @@ static enum q_code load_heads(struct model_config *c, const struct family *f,
     struct heads wide = {f->wide_head_dim, c->n_kv_head};
     l->wide_head_dim = c->head_dim;
     l->wide_n_kv_head = c->n_kv_head;
+    if (f->narrow_doubles)
+        return load_narrow(c, f, at, e);
     if (!f->wide_head_dim)
         return Q_OK;
     enum q_code rc = hub_json_bool(&l->wide_v_is_k, at, "attention_k_eq_v", e);
@@ -212,6 +261,8 @@ static enum q_code load_inputs(struct layers_config *l, const struct family *f,
 {
     int64_t input = f->input, vocab = f->input_vocab;
     enum q_code rc;
+    if (!f->input)
+        return Q_OK;
     if ((rc = hub_json_int(&input, at, "hidden_size_per_layer_input",
                            (struct hub_json_range){0, INPUT_MAX}, e)) ||
         (rc = hub_json_int(&vocab, at, "vocab_size_per_layer_input",

@@ -17,6 +17,8 @@ struct layers_config {
     bool wide_v_is_k;     /* their V is K in front of its norm and rope */
     uint32_t n_kv_reader; /* the last layers: they have the K and V of a layer before these */
     bool reader_mlp;      /* and an MLP of twice the width */
+    uint32_t value_dim;   /* elements of a head of V in the files, where K's have more, and those
+                             that V lacks are 0; 0: as many */
     uint32_t input;       /* columns of the input that a layer has of the token; 0: none */
     uint32_t input_vocab; /* rows of the table of these */
 };

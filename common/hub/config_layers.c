@@ -20,6 +20,11 @@ static const struct family {
     const char *rope_key; /* all layers are rotated where it is "rope", else none; NULL: no key */
     bool full_first;      /* the pattern's layers are the first, the one a pattern further … */
     bool kinds;           /* attention_types says which layers have windows */
+    /* Without layer_types a list of 0 (all tokens) and 1 (the window); without both the first layer
+     * and those of the pattern have no window. The key of the window that is `size_key` counts
+     * tokens before a token. */
+    const char *hybrid_key, *size_key;
+    bool dense_first; /* first_k_dense_replace layers have a pattern of their own */
 } families[] = {
     {
         .model_type = "afmoe",
@@ -36,6 +41,14 @@ static const struct family {
         .rope_in_windows = true,
         .always_has_windows = true,
     },
+    {
+        .model_type = "cohere2_moe",
+        .window = 4096,
+        .pattern = 4,
+        .rope_in_windows = true,
+        .always_has_windows = true,
+        .dense_first = true,
+    },
     {.model_type = "dots1", .window = 4096, .n_full = 62},
     {.model_type = "exaone4", .window = 4096, .pattern = 4, .rope_in_windows = true},
     {.model_type = "exaone_moe", .window = 4096, .pattern = 4, .rope_in_windows = true},
@@ -43,6 +56,7 @@ static const struct family {
     {.model_type = "gemma3_text", .window = 4096, .pattern = 6},
     {.model_type = "gemma3n_text", .window = 512, .pattern = 5},
     {.model_type = "gemma4_text", .window = 512, .pattern = 6},
+    {.model_type = "gemma4_unified_text", .window = 1024, .pattern = 6},
     {.model_type = "gpt_neo", .window = 256, .window_key = "window_size", .kinds = true},
     {.model_type = "gpt_oss", .window = 128, .pattern = 2},
     {.model_type = "granite_swa", .window = 128, .pattern = 4, .full_first = true},
@@ -57,6 +71,13 @@ static const struct family {
     },
     {.model_type = "mellum", .window = 1024, .pattern = 1},
     {.model_type = "mimo", .off = true},
+    {
+        .model_type = "mimo_v2_flash",
+        .window = 129,
+        .pattern = 6,
+        .hybrid_key = "hybrid_layer_pattern",
+        .size_key = "sliding_window_size",
+    },
     {.model_type = "ministral", .window = 4096},
     {
         .model_type = "modernbert",
@@ -141,7 +162,8 @@ struct windows { /* as the config has them */
     const json_t *types;
     const char *letters; /* "LLLG": a layer of each, repeated; L has the window */
     int64_t pattern, n_full;
-    const bool *local; /* [n_layer]; NULL: the others count */
+    int64_t n_first, first_pattern; /* of the first layers, behind which `pattern` begins anew */
+    const bool *local;              /* [n_layer]; NULL: the others count */
 };
 
 /* GPT-Neo: attention_types has pairs of a list of kinds and how often it is repeated. */
@@ -178,6 +200,40 @@ static enum q_code read_kinds(bool *local, uint32_t n_layer, const struct hub_js
     return Q_OK;
 }
 
+/* Command A with experts: of the layers without. */
+static enum q_code read_first(struct windows *w, const struct family *f,
+                              const struct hub_json_at *at, struct q_err *e)
+{
+    const struct hub_json_range layers = {0, CONFIG_LAYERS_MAX}, steps = {1, UINT32_MAX};
+    enum q_code rc;
+    w->first_pattern = 1;
+    if (!f->dense_first || (rc = hub_json_int(&w->n_first, at, "first_k_dense_replace", layers, e)))
+        return f->dense_first ? rc : Q_OK;
+    return hub_json_int(&w->first_pattern, at, "prefix_dense_sliding_window_pattern", steps, e);
+}
+
+/* MiMo V2 Flash. */
+static enum q_code read_hybrid(bool *local, uint32_t n_layer, const struct family *f,
+                               const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, f->hybrid_key);
+    for (uint32_t i = 0; i < n_layer; i++)
+        local[i] = i > 0 && (i + 1) % f->pattern;
+    if (!list)
+        return Q_OK;
+    if (json_array_size(list) != n_layer)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu entries, expected num_hidden_layers = %u",
+                      at->path, f->hybrid_key, json_array_size(list), n_layer);
+    for (uint32_t i = 0; i < n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1)
+            return q_fail(e, Q_CORRUPT, "%s: %s[%u] is %s, expected 0 or 1", at->path,
+                          f->hybrid_key, i, json_is_integer(v) ? "out of range" : hub_json_kind(v));
+        local[i] = json_integer_value(v) == 1;
+    }
+    return Q_OK;
+}
+
 static enum q_code read_pattern(struct windows *w, const struct family *f,
                                 const struct hub_json_at *at, struct q_err *e)
 {
@@ -204,8 +260,10 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
 {
     const bool by_letter = w->letters && w->letters[i % strlen(w->letters)] == 'G';
     const struct family *f = family_of(c->model_type);
-    const uint32_t nth = f->both_ways || f->full_first ? i : i + 1;
-    const bool by_pattern = !w->letters && w->pattern && nth % w->pattern == 0;
+    const uint32_t n_first = i < w->n_first ? 0 : (uint32_t)w->n_first;
+    const uint32_t nth = (f->both_ways || f->full_first ? i : i + 1) - n_first;
+    const int64_t pattern = i < w->n_first ? w->first_pattern : w->pattern;
+    const bool by_pattern = !w->letters && pattern && nth % pattern == 0;
     const bool full = i < w->n_full || by_letter || by_pattern;
     const bool by_rope = f->rope_interval; /* those that have none */
     const bool chunks = f->chunks;         /* or those that have one */
@@ -217,7 +275,7 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
                       : !full;
     *out = *out && model_config_has_kv(c, i);
     if (!w->types || *out || !model_config_has_kv(c, i) ||
-        (type && (strcmp(type, "full_attention") == 0 || c->mixer.conv_width)))
+        (type && (strcmp(type, "full_attention") == 0 || c->mixer.kind)))
         return Q_OK; /* other kinds of layers: config_mixers.c */
     return q_fail(e, Q_UNSUPPORTED,
                   "%s: layer_types[%u] is \"%.40s\", which is not supported: expected "
@@ -240,20 +298,29 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
     const char *window_key = f->window_key ? f->window_key : "sliding_window";
     if (f->kinds && (rc = read_kinds(local, c->n_layer, at, e)))
         return rc;
-    w.local = f->kinds ? local : NULL;
+    if (f->hybrid_key && !w.types && (rc = read_hybrid(local, c->n_layer, f, at, e)))
+        return rc;
+    w.local = f->kinds || (f->hybrid_key && !w.types) ? local : NULL;
     if (json_is_null(json_object_get(at->object, window_key)))
         window = 0;
     if ((rc = hub_json_int(&window, at, window_key, (struct hub_json_range){0, UINT32_MAX}, e)) ||
         (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
         (rc = hub_json_int(&w.n_full, at, "max_window_layers",
                            (struct hub_json_range){0, UINT32_MAX}, e)) ||
-        (rc = read_pattern(&w, f, at, e)) || (rc = load_no_rope(c, f, at, e)) ||
-        (rc = load_position_type(c, f, at, e)))
+        (rc = read_pattern(&w, f, at, e)) || (rc = read_first(&w, f, at, e)) ||
+        (rc = load_no_rope(c, f, at, e)) || (rc = load_position_type(c, f, at, e)))
         return rc;
     if (w.types && json_array_size(w.types) != c->n_layer)
         return q_fail(e, Q_CORRUPT,
                       "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
                       json_array_size(w.types), c->n_layer);
+    if (f->size_key && hub_json_find(at, f->size_key)) {
+        window -= 1;
+        if ((rc = hub_json_int(&window, at, f->size_key, (struct hub_json_range){1, UINT32_MAX - 1},
+                               e)))
+            return rc;
+        window += 1; /* with the token itself */
+    }
     c->forward.chunks = f->chunks;
     if (f->both_ways && window)
         window = window / 2 + 1; /* with the token itself, on each side */

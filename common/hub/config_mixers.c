@@ -14,6 +14,7 @@ enum layer_rule {
     BESIDE,            /* all have it, and attention */
     BUT_LISTED,        /* all but those in list_key; without the list none has it */
     BUT_LISTED_IF_ANY, /* the same; without the list all have it */
+    BUT_FIRST_OF_TWO,  /* those with 0 in list_key; without it all but the first, the third … */
     BUT_MULTIPLES,     /* all but those whose number from 1 interval_key divides */
     BUT_PERIOD,        /* all but one of attn_layer_period layers, attn_layer_offset */
     BY_LETTERS /* hybrid_override_pattern: M has it, * attention, - an MLP, E experts; no layer has
@@ -48,7 +49,10 @@ static const struct family {
     bool conv_bias;      /* likewise */
     bool no_mlp;         /* a layer is its mixer or attention alone */
     bool adjusts_mlp;    /* the MLP's width is made of another number */
-    double norm_eps;     /* mixer_rms_eps when absent; 0: no such key */
+    double norm_eps;     /* of norms of the mixer's own: MIXER_SCAN: mixer_rms_eps when absent; 0:
+                            rms_norm_eps */
+    bool by_heads;       /* sizes that are absent are made of those of attention, and one layer at
+                            least has attention */
     struct scan_names names;
 } families[] = {
     {
@@ -138,6 +142,14 @@ static const struct family {
                   128},
     },
     {
+        .model_type = "minimax",
+        .mixer = MIXER_LIGHTNING,
+        .rule = BUT_FIRST_OF_TWO,
+        .type = "linear_attention",
+        .list_key = "attn_type_list",
+        .norm_eps = 1e-6,
+    },
+    {
         .model_type = "nemotron_h",
         .mixer = MIXER_SSD,
         .rule = BY_LETTERS,
@@ -146,6 +158,12 @@ static const struct family {
         .no_mlp = true,
         .names = {"mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", NULL,
                   "use_bias", 128, 64, 8, 128},
+    },
+    {
+        .model_type = "olmo_hybrid",
+        DELTA_NET,
+        .norm_eps = 1e-5,
+        .by_heads = true,
     },
     {
         .model_type = "qwen3_5_moe_text",
@@ -236,11 +254,33 @@ static enum q_code layers_by_interval(struct model_config *c, const struct famil
                                       const struct hub_json_at *at, struct q_err *e)
 {
     int64_t interval = f->interval;
-    const enum q_code rc = hub_json_int(&interval, at, f->interval_key,
-                                        (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e);
+    const enum q_code rc = f->by_heads
+                               ? Q_OK
+                               : hub_json_int(&interval, at, f->interval_key,
+                                              (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e);
+    const bool none = f->by_heads && c->n_layer < interval; /* then the last */
     for (uint32_t i = 0; i < c->n_layer && !rc; i++)
-        c->mixer.layers[i] = (i + 1) % interval ? f->mixer : MIXER_ATTENTION;
+        c->mixer.layers[i] =
+            (i + 1) % interval && !(none && i + 1 == c->n_layer) ? f->mixer : MIXER_ATTENTION;
     return rc;
+}
+
+static enum q_code layers_by_flags(struct model_config *c, const struct family *f,
+                                   const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, f->list_key);
+    if (list && json_array_size(list) != c->n_layer)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu entries, expected num_hidden_layers = %u",
+                      at->path, f->list_key, json_array_size(list), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        const json_int_t has_kv = list ? json_integer_value(v) : !(i % 2);
+        if (list && (!json_is_integer(v) || has_kv < 0 || has_kv > 1))
+            return q_fail(e, Q_CORRUPT, "%s: %s[%u] is %s, expected 0 or 1", at->path, f->list_key,
+                          i, json_is_integer(v) ? "out of range" : hub_json_kind(v));
+        c->mixer.layers[i] = has_kv ? MIXER_ATTENTION : (uint8_t)f->mixer;
+    }
+    return Q_OK;
 }
 
 /* Jamba's defaults. */
@@ -305,6 +345,8 @@ static enum q_code load_layers(struct model_config *c, const struct family *f,
         return layers_by_list(c, f, at, e);
     case BUT_MULTIPLES:
         return layers_by_interval(c, f, at, e);
+    case BUT_FIRST_OF_TWO:
+        return layers_by_flags(c, f, at, e);
     case BUT_PERIOD:
         return layers_by_period(c, f, at, e);
     case BY_LETTERS:
@@ -346,18 +388,73 @@ static enum q_code check_groups(const struct mixer_config *m, const char *groups
                   m->n_value_head, groups, m->n_key_head);
 }
 
-/* Heads of a delta net. */
-static enum q_code load_delta(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+/* Heads of a delta net. Olmo Hybrid's absent sizes: three fourths of hidden_size are keys, and
+ * values are twice as wide. */
+static enum q_code load_delta(struct model_config *c, const struct family *f,
+                              const struct hub_json_at *at, struct q_err *e)
 {
     struct mixer_config *m = &c->mixer;
-    const struct size sizes[] = {
-        {"linear_num_key_heads", &m->n_key_head, 16, HEADS_MAX},
-        {"linear_num_value_heads", &m->n_value_head, 32, HEADS_MAX},
-        {"linear_key_head_dim", &m->key_dim, 128, HEAD_MAX},
-        {"linear_value_head_dim", &m->value_dim, 128, HEAD_MAX},
+    const struct size heads[] = {
+        {"linear_num_key_heads", &m->n_key_head, f->by_heads ? c->n_head : 16, HEADS_MAX},
+        {"linear_num_value_heads", &m->n_value_head, f->by_heads ? c->n_head : 32, HEADS_MAX},
     };
-    const enum q_code rc = read_sizes(sizes, sizeof sizes / sizeof *sizes, at, e);
-    return rc ? rc : check_groups(m, "linear_num_key_heads", "linear_num_value_heads", at, e);
+    enum q_code rc = read_sizes(heads, sizeof heads / sizeof *heads, at, e);
+    if (rc || (rc = check_groups(m, "linear_num_key_heads", "linear_num_value_heads", at, e)))
+        return rc;
+    const uint32_t by_heads = (uint32_t)(0.75 * c->hidden_size / m->n_key_head);
+    const struct size key = {"linear_key_head_dim", &m->key_dim, f->by_heads ? by_heads : 128,
+                             HEAD_MAX};
+    if ((rc = read_sizes(&key, 1, at, e)))
+        return rc;
+    const struct size value = {"linear_value_head_dim", &m->value_dim,
+                               f->by_heads ? 2 * m->key_dim : 128, HEAD_MAX};
+    m->negative = f->by_heads;
+    m->norm_eps = f->norm_eps;
+    if ((rc = read_sizes(&value, 1, at, e)) ||
+        (f->by_heads && (rc = hub_json_bool(&m->negative, at, "linear_allow_neg_eigval", e))))
+        return rc;
+    if (m->key_dim > 0 && m->key_dim <= HEAD_MAX && m->value_dim <= HEAD_MAX)
+        return Q_OK;
+    return q_fail(e, Q_CORRUPT,
+                  "%s: hidden_size %u and linear_num_key_heads %u give heads of %u and %u "
+                  "elements, expected 1 to %u",
+                  at->path, c->hidden_size, m->n_key_head, m->key_dim, m->value_dim, HEAD_MAX);
+}
+
+/* Lightning attention: as many heads of q, k and v, of attention's size. */
+static enum q_code load_lightning(struct model_config *c, const struct family *f,
+                                  const struct hub_json_at *at, struct q_err *e)
+{
+    struct mixer_config *m = &c->mixer;
+    struct forward_config *to = &c->forward;
+    const struct {
+        const char *key, *older; /* of MiniMax's own folders */
+        double *out;
+    } factors[] = {
+        {"full_attn_alpha_factor", "layernorm_full_attention_alpha", &to->attention_kept},
+        {"full_attn_beta_factor", "layernorm_full_attention_beta", &to->attention_out},
+        {"linear_attn_alpha_factor", "layernorm_linear_attention_alpha", &to->mixer_kept},
+        {"linear_attn_beta_factor", "layernorm_linear_attention_beta", &to->mixer_out},
+        {"mlp_alpha_factor", "layernorm_mlp_alpha", &to->mlp_kept},
+        {"mlp_beta_factor", "layernorm_mlp_beta", &to->mlp_out},
+    };
+    m->n_key_head = m->n_value_head = c->n_head;
+    m->key_dim = m->value_dim = c->head_dim;
+    m->norm_eps = f->norm_eps;
+    if (c->head_dim > HEAD_MAX)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: head_dim %u is not supported for model_type \"%s\", at most %u",
+                      at->path, c->head_dim, c->model_type, HEAD_MAX);
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        const struct hub_json_range range = {1e-6, 1e6};
+        enum q_code rc;
+        if ((rc = hub_json_number(factors[i].out, at, factors[i].older, range, e)) ||
+            (rc = hub_json_number(factors[i].out, at, factors[i].key, range, e)))
+            return rc;
+        if (*factors[i].out == 1)
+            *factors[i].out = 0; /* no operation */
+    }
+    return Q_OK;
 }
 
 /* "auto": absent. */
@@ -587,7 +684,9 @@ static enum q_code load_mixer(struct model_config *c, const struct family *f,
         c->mixer.bias = c->mixer.conv_bias;
         return f->adjusts_mlp ? adjust_width(c, at, e) : Q_OK;
     case MIXER_DELTA:
-        return load_delta(c, at, e);
+        return load_delta(c, f, at, e);
+    case MIXER_LIGHTNING:
+        return load_lightning(c, f, at, e);
     case MIXER_SSD:
         rc = load_ssd(c, f, at, e);
         return rc || f->rule != BESIDE ? rc : load_multipliers(c, at, e);
@@ -606,7 +705,8 @@ enum q_code config_mixers_load(struct model_config *c, const struct hub_json_at 
     int64_t width = f->conv_width;
     c->mixer.conv_bias = f->conv_bias;
     if ((rc = load_layers(c, f, at, e)) ||
-        (rc = hub_json_int(&width, at, f->conv_key, (struct hub_json_range){2, CONV_MAX}, e)) ||
+        (f->conv_key &&
+         (rc = hub_json_int(&width, at, f->conv_key, (struct hub_json_range){2, CONV_MAX}, e))) ||
         (f->conv_bias_key && (rc = hub_json_bool(&c->mixer.conv_bias, at, f->conv_bias_key, e))) ||
         (f->names.proj_bias && (rc = hub_json_bool(&c->mixer.bias, at, f->names.proj_bias, e))))
         return rc;

@@ -46,6 +46,8 @@ struct family {
     const char *norm_key;   /* 1: weights are divided by their sum; null: they are not */
     bool clips;             /* q, k and v may be limited */
     double mixer;           /* router_jitter_noise of a sparse mixer; 0: it has none */
+    bool says_more;         /* which weights, what becomes of the shared expert, the width of layers
+                               without experts, and whether these are rotated: cohere2_moe */
 };
 
 #define DEEPSEEK_NAMES                                                 \
@@ -65,6 +67,16 @@ static const struct family families[] = {
         .layers = BEHIND_DENSE,
         .n_dense = 1,
         .groups = {1, 1, 1, true},
+    },
+    {
+        .model_type = "cohere2_moe",
+        .names = {.n_shared = "num_shared_experts"},
+        .n_expert = 8,
+        .n_used = 2,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_TYPE,
+        .says_more = true,
     },
     {
         .model_type = "dbrx",
@@ -239,6 +251,19 @@ static const struct family families[] = {
         .says_so = true,
         .layers = BY_TYPE,
     },
+    {
+        .model_type = "mimo_v2_flash",
+        .names = {.n_expert = "n_routed_experts"},
+        .n_expert = 256,
+        .n_used = 8,
+        .width = 2048,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_TYPE,
+        .n_dense = 1,
+        .groups = {1, 1, 1, true},
+    },
+    {.model_type = "minimax", .n_expert = 8, .n_used = 2, .renormalize = true},
     {.model_type = "minimax_m2", .n_expert = 256, .n_used = 8, .renormalize = true},
     {
         .model_type = "mistral4",
@@ -397,11 +422,32 @@ static enum q_code load_behind_dense(struct model_config *c, const struct family
     return Q_OK;
 }
 
+/* moe_layer_freq as a list: 1 for a layer with experts. */
+static enum q_code load_by_list(struct model_config *c, const json_t *list,
+                                const struct hub_json_at *at, struct q_err *e)
+{
+    if (json_array_size(list) != c->n_layer)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: moe_layer_freq has %zu entries, expected num_hidden_layers = %u",
+                      at->path, json_array_size(list), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1)
+            return q_fail(e, Q_CORRUPT, "%s: moe_layer_freq[%u] is %s, expected 0 or 1", at->path,
+                          i, json_is_integer(v) ? "out of range" : hub_json_kind(v));
+        c->moe.layers[i] = json_integer_value(v) == 1;
+    }
+    return Q_OK;
+}
+
 static enum q_code load_by_type(struct model_config *c, const struct family *f,
                                 const struct hub_json_at *at, struct q_err *e)
 {
     static const char key[] = "mlp_layer_types";
     const json_t *types = hub_json_find(at, key);
+    const json_t *list = hub_json_find(at, "moe_layer_freq");
+    if (!types && json_is_array(list))
+        return load_by_list(c, list, at, e);
     if (!types)
         return load_behind_dense(c, f, at, e);
     if (json_array_size(types) != c->n_layer)
@@ -641,6 +687,41 @@ static enum q_code load_norm(struct moe_config *m, const struct family *f,
                   f->norm_key);
 }
 
+/* One of two texts: is it the second? */
+static enum q_code read_choice(bool *second, const struct hub_json_at *at, const char *key,
+                               const char *const texts[2], struct q_err *e)
+{
+    const char *text = texts[0];
+    const enum q_code rc = hub_json_str(&text, at, key, e);
+    *second = !rc && strcmp(text, texts[1]) == 0;
+    if (rc || *second || strcmp(text, texts[0]) == 0)
+        return rc;
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s \"%.40s\" is not supported, expected %s or %s",
+                  at->path, key, text, texts[0], texts[1]);
+}
+
+static enum q_code load_choices(struct model_config *c, const struct hub_json_at *at,
+                                struct q_err *e)
+{
+    static const char *const rules[] = {"softmax", "sigmoid"}, *const sums[] = {"average", "sum"};
+    struct moe_config *m = &c->moe;
+    int64_t width = c->intermediate_size, pattern = 1;
+    bool adds;
+    enum q_code rc;
+    if ((rc = read_choice(&m->sigmoid, at, "expert_selection_fn", rules, e)) ||
+        (rc = read_choice(&adds, at, "shared_expert_combination_strategy", sums, e)) ||
+        (rc = hub_json_int(&width, at, "prefix_dense_intermediate_size",
+                           (struct hub_json_range){1, WIDTH_MAX}, e)) ||
+        (rc = hub_json_int(&pattern, at, "prefix_dense_sliding_window_pattern",
+                           (struct hub_json_range){1, UINT32_MAX}, e)))
+        return rc;
+    m->averages = m->shared_width && !adds;
+    c->intermediate_size = (uint32_t)width;
+    for (uint32_t i = 0; i < c->n_layer && pattern == 1; i++)
+        c->no_rope[i] = c->no_rope[i] && m->layers[i];
+    return Q_OK;
+}
+
 enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     const struct family *f = family_of(c->model_type);
@@ -690,5 +771,7 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
         (rc = load_mixer(&m, f, at, e)))
         return rc;
     c->moe = m;
-    return load_layers(c, f, at, e);
+    if ((rc = load_layers(c, f, at, e)))
+        return rc;
+    return f->says_more ? load_choices(c, at, e) : Q_OK;
 }

@@ -201,11 +201,10 @@ enum q_code config_quant_blocks(struct quant_config *q, const struct hub_json_at
     return Q_OK;
 }
 
-/* The activation scheme may be static or dynamic; the kernels quantize activations by row in both
- * cases. */
+/* Where the activation scheme is not dynamic, the tensors say whether inputs have a scale. */
 static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
 {
-    const char *format = "e4m3";
+    const char *format = "e4m3", *scheme = "static";
     q->method = QUANT_FP8;
     q->bits = 8;
     q->symmetric = true;
@@ -213,7 +212,10 @@ static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at
     if (!rc && strcmp(format, "e4m3") != 0 && strcmp(format, "float8_e4m3fn") != 0)
         rc = q_fail(e, Q_UNSUPPORTED, "%s: fp8's fmt \"%.40s\" is not supported, expected e4m3",
                     at->path, format);
-    return rc ? rc : config_quant_blocks(q, at, "weight_block_size", e);
+    if (rc || (rc = hub_json_str(&scheme, at, "activation_scheme", e)))
+        return rc;
+    q->dynamic_inputs = strcmp(scheme, "dynamic") == 0;
+    return config_quant_blocks(q, at, "weight_block_size", e);
 }
 
 /* The block size and the types are the format's; which matrices are so, the tensors say. */

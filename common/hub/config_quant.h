@@ -36,6 +36,7 @@ struct quant_config {
     uint32_t row_block;  /* fp8: outputs that share a scale; 0 = given by the tensors */
     bool zeros_less_one; /* GPTQ's first format stores zero points minus one */
     bool symmetric;      /* compressed-tensors: no zero points */
+    bool dynamic_inputs; /* fp8: each row of inputs has a scale of its own, whatever tensors say */
     bool is_torchao;     /* quant_method torchao: tensors have its names */
     uint8_t group_bits;  /* int8, intx: most bits of integers in groups of inputs, and of those */
     uint8_t whole_bits;  /* of whole outputs; 0: there are none */

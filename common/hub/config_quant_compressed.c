@@ -130,6 +130,8 @@ static enum q_code load_group(struct quant_config *q, const json_t *group, const
         (rc = hub_json_str(&type, &weights, "type", e)) ||
         (rc = use_format(q, format, type, at, e)))
         return rc;
+    q->dynamic_inputs =
+        json_is_true(json_object_get(json_object_get(group, "input_activations"), "dynamic"));
     return load_scheme(q, &weights, e);
 }
 
@@ -159,6 +161,7 @@ static uint8_t most(uint8_t a, uint8_t b)
 static enum q_code join(struct quant_config *all, const struct quant_config *one, const char *name,
                         const struct hub_json_at *at, struct q_err *e)
 {
+    all->dynamic_inputs = all->dynamic_inputs && one->dynamic_inputs; /* else the tensors say it */
     if (is_same(all, one))
         return Q_OK;
     if (is_integers(all) && is_integers(one)) {
@@ -258,6 +261,7 @@ enum q_code config_quant_modelopt(struct quant_config *q, const struct hub_json_
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(name, kinds[i].name) == 0) {
             q->method = kinds[i].method;
+            q->dynamic_inputs = strcmp(name, "FP8_PER_CHANNEL_PER_TOKEN") == 0;
             q->bits = q->method == QUANT_FP8 ? 8 : 4;
             return Q_OK;
         }

@@ -152,7 +152,9 @@ static const struct {
     {"gemma3_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"gemma3n_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"gemma4_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
+    {"gemma4_unified_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"mellum", "rope_theta", "rope_theta", 5e5, 1e4},
+    {"mimo_v2_flash", "rope_theta", "swa_rope_theta", 5e6, 1e4},
     {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},
     {"olmo3", "rope_theta", "rope_theta", 5e5, 5e5},
 };
@@ -162,10 +164,10 @@ static const struct {
     const char *model_type;
     double theta;
 } thetas[] = {
-    {"apertus", 12e6},   {"cwm", 1e6},         {"ernie4_5", 5e5},   {"ernie4_5_moe", 5e5},
-    {"flex_olmo", 5e5},  {"gpt_oss", 15e4},    {"helium", 1e5},     {"lfm2", 1e6},
-    {"hy_v3", 11158840}, {"llama4_text", 5e5}, {"minimax_m2", 5e6}, {"ministral3", 1e6},
-    {"phimoe", 1e6},     {"smollm3", 2e6},     {"solar_open", 1e6},
+    {"apertus", 12e6},   {"cwm", 1e6},         {"ernie4_5", 5e5}, {"ernie4_5_moe", 5e5},
+    {"flex_olmo", 5e5},  {"gpt_oss", 15e4},    {"helium", 1e5},   {"lfm2", 1e6},
+    {"hy_v3", 11158840}, {"llama4_text", 5e5}, {"minimax", 1e6},  {"minimax_m2", 5e6},
+    {"ministral3", 1e6}, {"phimoe", 1e6},      {"smollm3", 2e6},  {"solar_open", 1e6},
 };
 
 /* Hunyuan's "dynamic": an alpha that stretches theta alike for sequences of all lengths. */
@@ -260,6 +262,8 @@ static const struct {
      "\"high_freq_factor\": 4, \"" ORIGINAL "\": 8192}"},
     {"gemma4_text", "{\"rope_type\": \"proportional\", \"rope_theta\": 1e6, "
                     "\"partial_rotary_factor\": 0.25}"},
+    {"gemma4_unified_text", "{\"rope_type\": \"proportional\", \"rope_theta\": 1e6, "
+                            "\"partial_rotary_factor\": 0.25}"},
     {"mistral4", "{\"rope_type\": \"yarn\", \"rope_theta\": 1e4, \"factor\": 128, \"mscale\": 1, "
                  "\"mscale_all_dim\": 1, "
                  "\"llama_4_scaling_beta\": 0.1, \"" ORIGINAL "\": 8192}"},
@@ -361,6 +365,16 @@ static enum q_code load_thetas(struct model_config *c, const struct hub_json_at 
     return Q_OK;
 }
 
+/* Olmo Hybrid: no layer is rotated where theta is null, which is not the same as absent. */
+static void load_null_theta(struct model_config *c, const struct hub_json_at *config)
+{
+    static const char key[] = "rope_theta";
+    const json_t *rope = hub_json_find(config, "rope_parameters");
+    const json_t *at = json_object_get(rope, key) ? rope : config->object;
+    if (strcmp(c->model_type, "olmo_hybrid") == 0 && json_is_null(json_object_get(at, key)))
+        memset(c->no_rope, true, c->n_layer);
+}
+
 static enum q_code load_rope(struct model_config *c, const struct hub_json_at *config,
                              struct q_err *e)
 {
@@ -391,5 +405,6 @@ enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *c
                              struct q_err *e)
 {
     const enum q_code rc = load_rope(c, config, e);
+    load_null_theta(c, config);
     return rc ? rc : load_thetas(c, config, e);
 }

@@ -4,6 +4,8 @@
 #include <string.h>
 #include "common/hub/archs.h"
 
+const char arch_zeros[] = "(zeros)", arch_rates[] = "(rates)"; /* as they are shown */
+
 #define ARCH(architecture, family) &arch_##family,
 static const struct arch *const archs[] = {
 #include "common/hub/archs.def"
@@ -52,6 +54,8 @@ static uint32_t mix_in_columns(const struct model_config *c)
         return 2 * (value_columns(c) + key_columns(c)) + c->mixer.n_value_head;
     case MIXER_SCAN: /* x and the gate */
         return 2 * value_columns(c);
+    case MIXER_LIGHTNING:
+        return 2 * (key_columns(c) + value_columns(c));
     default:
         return 3 * c->hidden_size;
     }
@@ -64,6 +68,10 @@ static uint32_t mixer_dim_size(const struct model_config *c, enum arch_dim dim)
         return mix_in_columns(c);
     case D_MIX_QKVZ:
         return 2 * (key_columns(c) + value_columns(c));
+    case D_MIX_QKV:
+        return 2 * key_columns(c) + value_columns(c);
+    case D_MIX_KEYS:
+        return key_columns(c);
     case D_MIX_BA:
         return 2 * c->mixer.n_value_head;
     case D_MIX_OUT:
@@ -132,6 +140,10 @@ uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t l
         return c->n_head * head;
     case D_KV:
         return n_kv * head;
+    case D_Q_STORED:
+        return c->n_head * (c->layers.value_dim ? c->layers.value_dim : head);
+    case D_KV_STORED:
+        return n_kv * (c->layers.value_dim ? c->layers.value_dim : head);
     case D_QKV:
         return (c->n_head + 2 * n_kv) * head;
     case D_HEAD:
@@ -190,6 +202,8 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_Q] = "num_attention_heads * head_dim",
         [D_KV] = "num_key_value_heads * head_dim",
         [D_QKV] = "(num_attention_heads + 2 * num_key_value_heads) * head_dim",
+        [D_Q_STORED] = "num_attention_heads * v_head_dim",
+        [D_KV_STORED] = "num_key_value_heads * v_head_dim",
         [D_HEAD] = "head_dim",
         [D_HEADS] = "num_attention_heads",
         [D_KV_HEADS] = "num_key_value_heads",
@@ -213,6 +227,8 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_MIX_OUT] = "hidden_size, or heads * head size of the mixer",
         [D_MIX_QKVZ] = ("2 * (linear_num_key_heads * linear_key_head_dim + "
                         "linear_num_value_heads * linear_value_head_dim)"),
+        [D_MIX_QKV] = "3 * num_attention_heads * head_dim",
+        [D_MIX_KEYS] = "linear_num_key_heads * linear_key_head_dim",
         [D_MIX_BA] = "2 * linear_num_value_heads",
         [D_VALUE_HEADS] = "heads of the mixer",
         [D_VALUE_DIM] = "head size of the mixer",
@@ -331,6 +347,10 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return model_config_has_kv(c, layer);
     case WHEN_MIXER:
         return model_config_has_mixer(c, layer);
+    case WHEN_WINDOW:
+        return c->window[layer] > 0;
+    case WHEN_LIGHTNING:
+        return c->mixer.layers[layer] == MIXER_LIGHTNING;
     case WHEN_CONV_BIAS:
         return model_config_has_mixer(c, layer) && c->mixer.conv_bias;
     case WHEN_MIX_BIAS:

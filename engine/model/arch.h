@@ -20,13 +20,18 @@ enum arch_shard {
     SHARD_COLS
 };
 
-/* The name of a norm's weight that no checkpoint has: it is 1. */
-#define ARCH_ONES NULL
+/* The names of vectors that no checkpoint has: numbers of 1 (a norm's weight), of 0, and for each
+ * head the logarithm of the rate at which lightning attention forgets (weight_source.h). */
+#define ARCH_ONES  NULL
+#define ARCH_ZEROS arch_zeros
+#define ARCH_RATES arch_rates
+extern const char arch_zeros[], arch_rates[];
 
 struct arch_tensor {
     /* The first "%u" stands for the layer's number, a second for the expert's or the head's; or
-     * ARCH_ONES. Without a second one an expert's tensor holds all experts of the layer: its first
-     * dimension is D_EXPERTS, and dims are those of one. */
+     * one of these. Without a second one an expert's tensor holds all experts of the layer: its
+     * first dimension is D_EXPERTS, and dims are those of one. Two rows of a slot in a layer are
+     * two names that the files may have for it. */
     const char *name;
     enum arch_slot slot;
     enum arch_dim dims[3]; /* rows, cols, or rows alone; D_TRANSPOSED behind them */
@@ -37,6 +42,11 @@ struct arch_tensor {
 static inline bool arch_is_transposed(const struct arch_tensor *t)
 {
     return t->dims[2] == D_TRANSPOSED;
+}
+
+static inline bool arch_is_made(const struct arch_tensor *t) /* has no checkpoint it? */
+{
+    return t->name == ARCH_ONES || t->name == ARCH_ZEROS || t->name == ARCH_RATES;
 }
 
 bool arch_is_stacked(const struct arch_tensor *t); /* does it hold all experts of a layer? */

@@ -12,9 +12,11 @@ enum arch_dim {
     D_HIDDEN,
     D_EMBED, /* columns of the embedding */
     D_INTER,
-    D_Q,     /* heads * head_dim */
-    D_KV,    /* KV heads * head_dim */
-    D_QKV,   /* D_Q + 2 D_KV */
+    D_Q,        /* heads * head_dim */
+    D_KV,       /* KV heads * head_dim */
+    D_QKV,      /* D_Q + 2 D_KV */
+    D_Q_STORED, /* heads and KV heads times elements of a head of V, as the files have them */
+    D_KV_STORED,
     D_HEADS, /* heads */
     D_KV_HEADS,
     D_2_INTER, /* gate and up */
@@ -37,6 +39,8 @@ enum arch_dim {
     D_MIX_IN,  /* columns of a mixer's first product */
     D_MIX_OUT, /* inputs of its last one */
     D_MIX_QKVZ,
+    D_MIX_QKV,  /* of lightning attention: three times D_MIX_OUT */
+    D_MIX_KEYS, /* columns of the keys of a mixer, and of its queries */
     D_MIX_BA,
     D_VALUE_HEADS,
     D_VALUE_DIM,

@@ -11,8 +11,9 @@
 #include "common/hub/config.h"
 
 enum arch_norm {
-    ARCH_NORM_RMS,  /* arXiv:1910.07467 */
-    ARCH_NORM_LAYER /* arXiv:1607.06450; its bias is a tensor of the table */
+    ARCH_NORM_RMS,   /* arXiv:1910.07467 */
+    ARCH_NORM_LAYER, /* arXiv:1607.06450; its bias is a tensor of the table */
+    ARCH_NORM_CONFIG /* as config.json says: one of these */
 };
 
 enum arch_norm_place {
@@ -20,6 +21,8 @@ enum arch_norm_place {
     ARCH_NORMS_AFTER,  /* x += norm(f(x)): OLMo 2 */
     ARCH_NORMS_BOTH,   /* x += norm(f(norm(x))): Gemma 2 */
     ARCH_NORMS_SUM,    /* x = norm(x + f(x)): the first transformers */
+    ARCH_NORMS_STREAM, /* x = norm(x), x = kept x + f(x), kept by the config: MiniMax-Text-01 */
+    ARCH_NORMS_MIXER,  /* AFTER in layers with attention, BEFORE in the others: Olmo Hybrid */
     ARCH_NORMS_CONFIG  /* as config.json says: BEFORE, BOTH or SUM */
 };
 
@@ -79,7 +82,8 @@ enum arch_route {
     ARCH_ROUTE_TOP_SOFTMAX,
     ARCH_ROUTE_SIGMOID,
     ARCH_ROUTE_SOFTMAX_BIASED,
-    ARCH_ROUTE_MIXER
+    ARCH_ROUTE_MIXER,
+    ARCH_ROUTE_CONFIG /* as config.json says: TOP_SOFTMAX, or SIGMOID without a bias */
 };
 
 /* how much a row takes of the expert that all rows use */
@@ -127,6 +131,7 @@ struct arch_layer {
     bool local_rope;    /* layers with a window have the config's local rope */
     bool clips;         /* config's limit of q, k and v counts, behind norms of q and k */
     bool sinks;         /* each head has a sink: W_SINKS */
+    bool window_sinks;  /* in layers with a window only */
     bool gated;         /* attention's output is multiplied by sigmoid of a gate: W_Q_GATE */
     bool bidirectional; /* a row attends to all rows of its sequence */
     bool bare_first;    /* attention of the first layer has no norm: it reads what the embedding's
@@ -136,6 +141,13 @@ struct arch_layer {
     bool scales;    /* config's query scalar and its multipliers of attention, residual and
                            logits count */
 };
+
+static inline enum arch_norm arch_norm_of(const struct arch_layer *l, const struct model_config *c)
+{
+    return l->norm != ARCH_NORM_CONFIG ? l->norm
+           : c->forward.rms_norm       ? ARCH_NORM_RMS
+                                       : ARCH_NORM_LAYER;
+}
 
 /* Are gate and up of MLPs apart up to their activation, because a limit, a multiplier or sparsity
  * is between them and the product? */

@@ -54,6 +54,7 @@ enum arch_slot {
     W_MIX_QKVZ, /* a delta net's as one tensor: for each head of keys its q, k, v and z */
     W_MIX_BA,   /* likewise: b, a */
     W_MIX_QKV,  /* all of q, then all of k, then all of v */
+    W_MIX_QKV_HEADS, /* for each head its q, k and v */
     W_MIX_Q,
     W_MIX_K,
     W_MIX_V,
@@ -69,7 +70,10 @@ enum arch_slot {
     W_B_NORM,
     W_C_NORM,
     W_MIX_NORM, /* of each head of its output, or of each group of heads by weights of its own */
-    W_CONV,     /* its convolution */
+    W_CONV,     /* its convolution; of q, k and v as tensors of their own */
+    W_CONV_Q,
+    W_CONV_K,
+    W_CONV_V,
     W_MIX_IN_BIAS,
     W_MIX_OUT_BIAS,
     W_CONV_BIAS,

@@ -19,7 +19,9 @@ enum arch_when {
     WHEN_NOT_TWO_NORMS,
     WHEN_ATTENTION, /* in layers with attention */
     WHEN_MIXER,     /* in those with something in its place, or beside it */
-    WHEN_CONV_BIAS, /* the same, with a bias of the convolution */
+    WHEN_WINDOW,    /* in layers with a window */
+    WHEN_LIGHTNING, /* in those with lightning attention in its place */
+    WHEN_CONV_BIAS, /* the same as WHEN_MIXER, with a bias of the convolution */
     WHEN_MIX_BIAS,  /* with biases of the products around it */
     WHEN_MIX_NORM,  /* with a norm of its output */
     WHEN_BRANCH,    /* in layers with attention or something in its place */

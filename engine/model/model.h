@@ -127,6 +127,9 @@ const struct model_shape *model_shape(const struct model *m);
 void model_log_pages(const struct model *m);
 /* Packed weights, [model_shape.weight_bytes], on the CPU or the device. */
 const void *model_weights(const struct model *m);
+/* Counts the reloads that gave launches other addresses, or other numbers by value (scales of
+ * inputs): graphs that were recorded before are wrong then. */
+uint32_t model_generation(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 /* Makes a request's vector of a row of logits, until a reload; NULL: the model gives logits. */
 const struct pooler *model_pooler(const struct model *m);

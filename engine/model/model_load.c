@@ -653,6 +653,11 @@ const void *model_weights(const struct model *m)
     return m->weights.memory.data;
 }
 
+uint32_t model_generation(const struct model *m)
+{
+    return m->weights.generation;
+}
+
 const struct model_config *model_config(const struct model *m)
 {
     return &m->config;

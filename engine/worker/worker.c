@@ -469,6 +469,8 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     if (rc)
         return rc;
     forget_kv(w);
+    if (w->gpu)
+        gpu_reloaded(w->gpu);
     if (w->items)
         items_forget(w->items);
     log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The items of an answer. An answer without any has an empty text, so that clients find one. */
+/* The items of an answer, and the names in errors. */
 #include "frontend/api/dialect.h"
 
 #include <string.h>
@@ -105,7 +105,7 @@ static void take_calls(struct job *j, struct answer *a, struct buf *out)
 static void end_items(struct job *j, struct choice *c, struct buf *out)
 {
     const struct dialect_item *item = open_item(&j->made);
-    if (!j->made.n)
+    if (!j->made.n && j->dialect->needs_text)
         item = begin_item(j, DIALECT_TEXT, 0, out);
     if (item && item->kind == DIALECT_TEXT)
         take_piece(j, &c->answer.content, &c->items, out);
@@ -126,4 +126,29 @@ void dialect_take(struct job *j, struct choice *c, struct buf *out)
         end_items(j, c, out);
     if (out && j->made.failed)
         out->failed = j->made.failed;
+}
+
+const char *dialect_field(const struct dialect *d, const char *name)
+{
+    for (size_t i = 0; d && name && d->names[i][0]; i++)
+        if (!strcmp(d->names[i][0], name))
+            return d->names[i][1];
+    return name;
+}
+
+/* Of the field that the message begins with. */
+const char *dialect_message_of(const struct dialect *d, const char *message,
+                               char room[Q_MESSAGE_MAX])
+{
+    const size_t n = strcspn(message, ":");
+    char name[64];
+    if (!d || !message[n] || n >= sizeof name)
+        return message;
+    memcpy(name, message, n);
+    name[n] = 0;
+    const char *other = dialect_field(d, name);
+    if (other == name)
+        return message;
+    snprintf(room, Q_MESSAGE_MAX, "%s%s", other, message + n);
+    return room;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dialect - requests and answers of a chat as other APIs than OpenAI's chat completions have them:
- * /v1/responses (responses.h).
+ * /v1/responses (responses.h) and /v1/messages (anthropic.h).
  *
  * A dialect converts its body to that of a chat completion, which is read and checked as such, and
  * writes the answer as items in the order in which the model wrote them: reasoning, text and calls.
@@ -13,8 +13,9 @@
 #include <stdint.h>
 #include "common/buf.h"
 
+#include "frontend/http/exchange.h"
+
 struct choice;
-struct http_error;
 struct job;
 
 enum dialect_kind { DIALECT_REASONING, DIALECT_TEXT, DIALECT_CALL };
@@ -37,6 +38,10 @@ struct dialect_answer {
 
 struct dialect {
     const char *id_prefix;
+    const char *counted; /* what precedes the number in the answer of a count of tokens */
+    enum http_error_form error_form;
+    bool needs_text;       /* an answer without any item has an empty text */
+    bool fails_if_aborted; /* its answers have no status for it */
     /* Pairs of names of fields that errors may begin with, the chat's and the dialect's; the last
      * is NULL. */
     const char *const (*names)[2];
@@ -59,5 +64,11 @@ struct dialect {
 /* Take the pending output of the job's choice into its items. out: where events go; NULL: none. */
 void dialect_take(struct job *j, struct choice *c, struct buf *out);
 void dialect_release(struct dialect_answer *a); /* all zero is the empty value */
+
+/* What an error says of a field of chat completions, with the dialect's name of it. d NULL: as it
+ * is. */
+const char *dialect_field(const struct dialect *d, const char *name);
+const char *dialect_message_of(const struct dialect *d, const char *message,
+                               char room[Q_MESSAGE_MAX]);
 
 #endif

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
+#include "frontend/api/anthropic.h"
 #include "frontend/api/json.h"
 #include "frontend/api/pool.h"
 #include "frontend/api/request_record.h"
@@ -93,31 +94,16 @@ static void log_failed(const struct job *j, const struct q_err *e)
     n_skipped = 0;
 }
 
-/* The dialect's name for a field of chat completions; others stay, and those of an error that the
- * dialect's own reader found: then there is no body. */
-static const char *dialect_field(const struct job *j, const char *name)
+/* The dialect for the names in an error; NULL where its own reader found the error: then there is
+ * no body. */
+static const struct dialect *dialect_of(const struct job *j)
 {
-    for (size_t i = 0; j->dialect && j->body && name && j->dialect->names[i][0]; i++)
-        if (!strcmp(j->dialect->names[i][0], name))
-            return j->dialect->names[i][1];
-    return name;
+    return j->body ? j->dialect : NULL;
 }
 
-/* The message with the dialect's name of the field that it begins with. */
-static const char *dialect_message(const struct job *j, const char *message,
-                                   char room[Q_MESSAGE_MAX])
+static enum http_error_form error_form(const struct job *j)
 {
-    const size_t n = strcspn(message, ":");
-    char name[64];
-    if (!j->dialect || !message[n] || n >= sizeof name)
-        return message;
-    memcpy(name, message, n);
-    name[n] = 0;
-    const char *other = dialect_field(j, name);
-    if (other == name)
-        return message;
-    snprintf(room, Q_MESSAGE_MAX, "%s%s", other, message + n);
-    return room;
+    return j->dialect ? j->dialect->error_form : HTTP_ERROR_OPENAI;
 }
 
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
@@ -125,8 +111,9 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
     char room[Q_MESSAGE_MAX];
     struct http_error error = {
         .code = e->code,
-        .message = dialect_message(j, e->message, room),
-        .param = param && *param ? dialect_field(j, param) : NULL,
+        .message = dialect_message_of(dialect_of(j), e->message, room),
+        .param = param && *param ? dialect_field(dialect_of(j), param) : NULL,
+        .form = error_form(j),
         .openai_code = j->kept && e->code == Q_NOT_FOUND ? "stream_not_found" : NULL,
         .retry_after_s = retry_after_s,
     };
@@ -220,6 +207,12 @@ static void job_finish(struct job *j)
         return;
     }
     count_longest(j);
+    if (j->dialect && j->dialect->fails_if_aborted && !strcmp(j->choices[0].finish, "abort")) {
+        enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "the server aborted this request");
+        (void)rc; /* in e */
+        job_fail(j, &e, NULL, 0);
+        return;
+    }
     for (size_t i = 0; j->width > j->params.n && i < j->prompts.n; i++)
         qsort(j->choices + i * j->width, j->width, sizeof *j->choices, by_logprob);
     j->ended = true;
@@ -238,10 +231,13 @@ static void job_finish(struct job *j)
         return;
     }
     struct buf body = BUF_INIT;
-    if (j->dialect)
+    if (j->dialect) {
+        dialect_take(j, &j->choices[0], NULL);
         j->dialect->whole(j, &body);
-    else
+        body.failed = body.failed ? body.failed : j->made.failed;
+    } else {
         response_body(j, &body);
+    }
     if (buf_check(&body, "the answer", &e) == Q_OK) {
         http_reply(j->task.x, 200, "application/json", &body);
         return;
@@ -415,15 +411,17 @@ static void refuse(struct job *j, const struct q_err *e)
 {
     char room[Q_MESSAGE_MAX];
     j->ended = true;
-    http_reply_error(j->task.x,
-                     &(struct http_error){
-                         .code = e->code,
-                         .message = dialect_message(j, e->message, room),
-                         .param = *j->params.param ? dialect_field(j, j->params.param) : NULL,
-                         .openai_code = j->too_long              ? "context_length_exceeded"
-                                        : e->code == Q_NOT_FOUND ? "model_not_found"
-                                                                 : NULL,
-                     });
+    http_reply_error(
+        j->task.x,
+        &(struct http_error){
+            .code = e->code,
+            .message = dialect_message_of(dialect_of(j), e->message, room),
+            .param = *j->params.param ? dialect_field(dialect_of(j), j->params.param) : NULL,
+            .form = error_form(j),
+            .openai_code = j->too_long              ? "context_length_exceeded"
+                           : e->code == Q_NOT_FOUND ? "model_not_found"
+                                                    : NULL,
+        });
 }
 
 static enum q_code job_encode(struct job *j, struct q_err *e)
@@ -697,6 +695,11 @@ void on_chat(void *app, struct http_exchange *x)
 void on_completions(void *app, struct http_exchange *x)
 {
     job_start(app, x, false);
+}
+
+void on_messages(void *app, struct http_exchange *x)
+{
+    job_start_dialect(app, x, &anthropic_dialect, on_messages);
 }
 
 void on_responses(void *app, struct http_exchange *x)

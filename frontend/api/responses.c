@@ -311,10 +311,7 @@ static void on_fail(struct job *j, const struct http_error *error, struct buf *o
 
 static void on_whole(struct job *j, struct buf *out)
 {
-    dialect_take(j, &j->choices[0], NULL);
     add_response(j, true, NULL, out);
-    if (j->made.failed)
-        out->failed = j->made.failed;
 }
 
 static const char *const names[][2] = {
@@ -330,6 +327,8 @@ static const char *const names[][2] = {
 const struct dialect responses_dialect = {
     .id_prefix = "resp_",
     .names = names,
+    .counted = "{\"object\":\"response.input_tokens\",\"input_tokens\":",
+    .needs_text = true,
     .read = responses_read,
     .begin = on_begin,
     .item_begin = on_item_begin,

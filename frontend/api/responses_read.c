@@ -6,6 +6,7 @@
  * both have go on as they are, unknown ones too: params.c knows and reports them. */
 #include <string.h>
 #include "common/json_kind.h"
+#include "frontend/api/dialect_read.h"
 #include "frontend/api/responses.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -18,13 +19,7 @@ static const char *const not_here[][2] = {
     {"response_format", "text.format"},
     {"reasoning_effort", "reasoning.effort"},
     {"logprobs", "\"include\": [\"message.output_text.logprobs\"]"},
-    {"n", NULL},
-    {"use_beam_search", NULL},
-    {"detokenize", NULL},
-    {"return_token_ids", NULL},
-    {"prompt_logprobs", NULL},
-    {"add_generation_prompt", NULL},
-    {"continue_final_message", NULL},
+    DIALECT_NOT_HERE,
 };
 
 /* What needs responses that the server keeps, or tools that it runs. */
@@ -63,36 +58,10 @@ static const char *const included[] = {
     "message.output_text.logprobs",
 };
 
-static bool is_of(const char *const *names, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(names[i], name))
-            return true;
-    return false;
-}
-
-static enum q_code no_memory(struct q_err *e)
-{
-    return q_fail(e, Q_NO_MEMORY, "input: out of memory");
-}
-
-/* Take the reference; NULL is no memory. */
-static enum q_code set(json_t *object, const char *name, json_t *value, struct q_err *e)
-{
-    return json_object_set_new(object, name, value) ? no_memory(e) : Q_OK;
-}
-
-/* Set what is there and not null. */
-static enum q_code set_given(json_t *object, const char *name, json_t *value, struct q_err *e)
-{
-    return !value || json_is_null(value) ? Q_OK : set(object, name, json_incref(value), e);
-}
-
 /* ---- the input ---- */
 struct input {
-    json_t *messages;
-    json_t *turn; /* the assistant's last message while its turn goes on, else NULL */
-    size_t i;     /* of the item */
+    struct dialect_turns t;
+    size_t i; /* of the item */
 };
 
 static enum q_code wrong(const struct input *in, const char *member, const char *expected,
@@ -100,16 +69,6 @@ static enum q_code wrong(const struct input *in, const char *member, const char 
 {
     return q_fail(e, Q_INVALID, "input[%zu].%s: expected %s, got %s", in->i, member, expected,
                   json_kind(got));
-}
-
-static enum q_code add_message(struct input *in, const char *role, json_t **message,
-                               struct q_err *e)
-{
-    *message = json_pack("{ss}", "role", role);
-    if (json_array_append_new(in->messages, *message))
-        return no_memory(e);
-    in->turn = strcmp(role, "assistant") ? NULL : *message;
-    return Q_OK;
 }
 
 static bool has(const json_t *message, const char *name)
@@ -120,9 +79,9 @@ static bool has(const json_t *message, const char *name)
 /* The assistant's message that goes on with a part of this name, or a new one. */
 static enum q_code turn_for(struct input *in, const char *name, json_t **message, struct q_err *e)
 {
-    const bool goes_on = in->turn && !has(in->turn, name) && !has(in->turn, "tool_calls");
-    *message = in->turn;
-    return goes_on ? Q_OK : add_message(in, "assistant", message, e);
+    const bool goes_on = in->t.turn && !has(in->t.turn, name) && !has(in->t.turn, "tool_calls");
+    *message = in->t.turn;
+    return goes_on ? Q_OK : dialect_message(&in->t, "assistant", message, e);
 }
 
 static enum q_code read_message(struct input *in, const json_t *item, struct q_err *e)
@@ -135,9 +94,9 @@ static enum q_code read_message(struct input *in, const json_t *item, struct q_e
         return wrong(in, "role", "a string", role, e);
     if (!json_is_string(content) && !json_is_array(content))
         return wrong(in, "content", "a string or an array of parts", content, e);
-    rc = strcmp(name, "assistant") ? add_message(in, name, &message, e)
+    rc = strcmp(name, "assistant") ? dialect_message(&in->t, name, &message, e)
                                    : turn_for(in, "content", &message, e);
-    return rc ? rc : set(message, "content", json_incref(content), e);
+    return rc ? rc : dialect_set(message, "content", json_incref(content), e);
 }
 
 /* Text of {"type": …, "text": …} parts. */
@@ -159,7 +118,7 @@ static enum q_code add_texts(const struct input *in, const json_t *parts, const 
     return Q_OK;
 }
 
-/* Templates read either name. An item without its text (OpenAI's are encrypted) is left out. */
+/* An item without its text (OpenAI's are encrypted) is left out. */
 static enum q_code read_reasoning(struct input *in, const json_t *item, struct q_err *e)
 {
     struct buf text = BUF_INIT;
@@ -167,10 +126,8 @@ static enum q_code read_reasoning(struct input *in, const json_t *item, struct q
     enum q_code rc = add_texts(in, json_object_get(item, "content"), "content", &text, e);
     if (!rc && !text.len)
         rc = add_texts(in, json_object_get(item, "summary"), "summary", &text, e);
-    if (!rc && text.len && !(rc = buf_check(&text, "input: reasoning", e)) &&
-        !(rc = add_message(in, "assistant", &message, e)) &&
-        !(rc = set(message, "reasoning", json_stringn(buf_str(&text), text.len), e)))
-        rc = set(message, "reasoning_content", json_stringn(buf_str(&text), text.len), e);
+    if (!rc && text.len && !(rc = dialect_message(&in->t, "assistant", &message, e)))
+        rc = dialect_reasoning(message, &text, e);
     buf_release(&text);
     return rc;
 }
@@ -178,22 +135,13 @@ static enum q_code read_reasoning(struct input *in, const json_t *item, struct q
 static enum q_code read_call(struct input *in, const json_t *item, struct q_err *e)
 {
     static const char *const members[] = {"call_id", "name", "arguments"};
-    json_t *values[COUNT(members)], *message = in->turn, *calls;
-    enum q_code rc = Q_OK;
+    json_t *values[COUNT(members)];
     for (size_t i = 0; i < COUNT(members); i++) {
         values[i] = json_object_get(item, members[i]);
         if (!json_is_string(values[i]))
             return wrong(in, members[i], "a string", values[i], e);
     }
-    if (!message && (rc = add_message(in, "assistant", &message, e)))
-        return rc;
-    calls = json_object_get(message, "tool_calls");
-    if (!calls && (rc = set(message, "tool_calls", json_array(), e)))
-        return rc;
-    calls = json_object_get(message, "tool_calls");
-    json_t *call = json_pack("{sOsss{sOsO}}", "id", values[0], "type", "function", "function",
-                             "name", values[1], "arguments", values[2]);
-    return json_array_append_new(calls, call) ? no_memory(e) : Q_OK;
+    return dialect_call(&in->t, values[0], values[1], values[2], e);
 }
 
 static enum q_code read_output(struct input *in, const json_t *item, struct q_err *e)
@@ -205,10 +153,10 @@ static enum q_code read_output(struct input *in, const json_t *item, struct q_er
         return wrong(in, "call_id", "a string", id, e);
     if (!json_is_string(output) && !json_is_array(output))
         return wrong(in, "output", "a string or an array of parts", output, e);
-    if ((rc = add_message(in, "tool", &message, e)) ||
-        (rc = set(message, "tool_call_id", json_incref(id), e)))
+    if ((rc = dialect_message(&in->t, "tool", &message, e)) ||
+        (rc = dialect_set(message, "tool_call_id", json_incref(id), e)))
         return rc;
-    return set(message, "content", json_incref(output), e);
+    return dialect_set(message, "content", json_incref(output), e);
 }
 
 static enum q_code read_item(struct input *in, const json_t *item, struct q_err *e)
@@ -239,21 +187,9 @@ static enum q_code read_item(struct input *in, const json_t *item, struct q_err 
                   strcmp(name, "item_reference") ? "" : " (responses are not kept: send the item)");
 }
 
-/* Templates ask each message for its content. */
-static enum q_code fill_contents(const struct input *in, struct q_err *e)
-{
-    enum q_code rc = Q_OK;
-    size_t i;
-    json_t *message;
-    json_array_foreach (in->messages, i, message)
-        if (!rc && !has(message, "content"))
-            rc = set(message, "content", json_string(""), e);
-    return rc;
-}
-
 static enum q_code read_input(json_t *messages, const json_t *body, struct q_err *e)
 {
-    struct input in = {.messages = messages};
+    struct input in = {.t = {.messages = messages}};
     json_t *input = json_object_get(body, "input"), *item, *message,
            *instructions = json_object_get(body, "instructions");
     enum q_code rc = Q_OK;
@@ -261,14 +197,14 @@ static enum q_code read_input(json_t *messages, const json_t *body, struct q_err
         if (!json_is_string(instructions))
             return q_fail(e, Q_INVALID, "instructions: expected a string, got %s",
                           json_kind(instructions));
-        if ((rc = add_message(&in, "system", &message, e)) ||
-            (rc = set(message, "content", json_incref(instructions), e)))
+        if ((rc = dialect_message(&in.t, "system", &message, e)) ||
+            (rc = dialect_set(message, "content", json_incref(instructions), e)))
             return rc;
     }
     if (json_is_string(input)) {
-        if ((rc = add_message(&in, "user", &message, e)))
+        if ((rc = dialect_message(&in.t, "user", &message, e)))
             return rc;
-        return set(message, "content", json_incref(input), e);
+        return dialect_set(message, "content", json_incref(input), e);
     }
     if (!json_is_array(input))
         return q_fail(e, Q_INVALID, "input: expected a string or an array of items, got %s",
@@ -276,22 +212,24 @@ static enum q_code read_input(json_t *messages, const json_t *body, struct q_err
     json_array_foreach (input, in.i, item)
         if ((rc = read_item(&in, item, e)))
             return rc;
-    return fill_contents(&in, e);
+    return dialect_fill(messages, e);
 }
 
 /* ---- tools, and the form of the answer ---- */
 static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
 {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
+    static const char *const known[] = {"type",   "name",          "description", "parameters",
+                                        "strict", "defer_loading", NULL};
     const json_t *tools = json_object_get(body, "tools"), *tool;
+    json_t *all, *function;
     enum q_code rc;
     size_t i;
     if (!tools || json_is_null(tools))
         return Q_OK;
     if (!json_is_array(tools))
         return q_fail(e, Q_INVALID, "tools: expected an array, got %s", json_kind(tools));
-    json_t *all = json_array();
-    if ((rc = set(chat, "tools", all, e)))
+    if ((rc = dialect_set(chat, "tools", all = json_array(), e)))
         return rc;
     json_array_foreach ((json_t *)tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
@@ -301,15 +239,12 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
                           type ? "\"" : "expected a string, got ",
                           type ? type : json_kind(json_object_get(tool, "type")),
                           type ? "\" is not supported: no tool runs here" : "");
-        json_t *function = json_object();
-        if (json_array_append_new(all,
-                                  json_pack("{sssO}", "type", "function", "function", function))) {
-            json_decref(function);
-            return no_memory(e);
-        }
-        json_decref(function); /* the array has it */
+        if ((rc = dialect_tool(all, &function, e)) ||
+            (rc = dialect_unknown(chat, "tools", tool, known, e)))
+            return rc;
         for (size_t k = 0; k < COUNT(members); k++)
-            if ((rc = set_given(function, members[k], json_object_get(tool, members[k]), e)))
+            if ((rc =
+                     dialect_set_given(function, members[k], json_object_get(tool, members[k]), e)))
                 return rc;
     }
     return Q_OK;
@@ -318,25 +253,28 @@ static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
 static enum q_code read_format(json_t *chat, json_t *format, struct q_err *e)
 {
     static const char *const members[] = {"name", "description", "schema", "strict"};
+    static const char *const known[] = {"type", "name", "description", "schema", "strict", NULL};
     const char *type = json_string_value(json_object_get(format, "type"));
-    enum q_code rc = Q_OK;
+    enum q_code rc;
     if (!type)
         return q_fail(e, Q_INVALID, "text.format: expected an object with a type, got %s",
                       json_kind(format));
     if (strcmp(type, "json_schema"))
-        return set(chat, "response_format", json_incref(format), e);
+        return dialect_set(chat, "response_format", json_incref(format), e);
     json_t *schema = json_object();
+    rc = dialect_unknown(chat, "text.format", format, known, e);
     for (size_t i = 0; i < COUNT(members) && !rc; i++)
-        rc = set_given(schema, members[i], json_object_get(format, members[i]), e);
+        rc = dialect_set_given(schema, members[i], json_object_get(format, members[i]), e);
     if (!rc)
-        rc = set(chat, "response_format",
-                 json_pack("{sssO}", "type", "json_schema", "json_schema", schema), e);
+        rc = dialect_set(chat, "response_format",
+                         json_pack("{sssO}", "type", "json_schema", "json_schema", schema), e);
     json_decref(schema);
     return rc;
 }
 
 static enum q_code read_text(json_t *chat, const json_t *body, struct q_err *e)
 {
+    static const char *const known[] = {"format", "verbosity", NULL};
     const json_t *text = json_object_get(body, "text");
     json_t *format = json_object_get(text, "format");
     enum q_code rc;
@@ -344,7 +282,8 @@ static enum q_code read_text(json_t *chat, const json_t *body, struct q_err *e)
         return Q_OK;
     if (!json_is_object(text))
         return q_fail(e, Q_INVALID, "text: expected an object, got %s", json_kind(text));
-    if ((rc = set_given(chat, "verbosity", json_object_get(text, "verbosity"), e)))
+    if ((rc = dialect_unknown(chat, "text", text, known, e)) ||
+        (rc = dialect_set_given(chat, "verbosity", json_object_get(text, "verbosity"), e)))
         return rc;
     return !format || json_is_null(format) ? Q_OK : read_format(chat, format, e);
 }
@@ -358,7 +297,7 @@ static enum q_code read_include(json_t *chat, const json_t *body, struct q_err *
         return q_fail(e, Q_INVALID, "include: expected an array, got %s", json_kind(include));
     json_array_foreach ((json_t *)include, i, name) {
         const char *s = json_string_value(name);
-        if (!s || !is_of(included, COUNT(included), s))
+        if (!s || !dialect_is_of(included, COUNT(included), s))
             return q_fail(e, Q_INVALID, "include[%zu]: %s%.60s%s is unknown", i, s ? "\"" : "",
                           s ? s : json_kind(name), s ? "\"" : "");
         logprobs |= !strcmp(s, "message.output_text.logprobs");
@@ -367,11 +306,12 @@ static enum q_code read_include(json_t *chat, const json_t *body, struct q_err *
     if (!logprobs && json_is_integer(top) && json_integer_value(top) > 0)
         return q_fail(e, Q_INVALID,
                       "top_logprobs: requires \"include\": [\"message.output_text.logprobs\"]");
-    return logprobs ? set(chat, "logprobs", json_true(), e) : Q_OK;
+    return logprobs ? dialect_set(chat, "logprobs", json_true(), e) : Q_OK;
 }
 
 static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
 {
+    static const char *const known[] = {"effort", "summary", "generate_summary", NULL};
     const json_t *reasoning = json_object_get(body, "reasoning"),
                  *truncation = json_object_get(body, "truncation");
     const char *cut = json_string_value(truncation);
@@ -381,9 +321,11 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
                       "truncation: accepted is \"disabled\": an input that is too long is refused");
     if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
         return q_fail(e, Q_INVALID, "reasoning: expected an object, got %s", json_kind(reasoning));
-    if ((rc = set_given(chat, "reasoning_effort", json_object_get(reasoning, "effort"), e)))
+    if ((rc = dialect_unknown(chat, "reasoning", reasoning, known, e)) ||
+        (rc = dialect_set_given(chat, "reasoning_effort", json_object_get(reasoning, "effort"), e)))
         return rc;
-    return set_given(chat, "max_completion_tokens", json_object_get(body, "max_output_tokens"), e);
+    return dialect_set_given(chat, "max_completion_tokens",
+                             json_object_get(body, "max_output_tokens"), e);
 }
 
 /* Fields that chat completions have too, and refusals. */
@@ -393,21 +335,14 @@ static enum q_code read_others(json_t *chat, const json_t *body, struct q_err *e
     json_t *v;
     enum q_code rc;
     json_object_foreach ((json_t *)body, key, v) {
-        if (json_is_null(v) || is_of(read_here, COUNT(read_here), key))
+        const char *why = dialect_find(not_kept, COUNT(not_kept), key);
+        if (json_is_null(v) || dialect_is_of(read_here, COUNT(read_here), key) ||
+            (why && json_is_false(v)))
             continue;
-        for (size_t i = 0; i < COUNT(not_here); i++)
-            if (!strcmp(not_here[i][0], key))
-                return q_fail(e, Q_INVALID, "%s: this endpoint does not accept this field%s%s", key,
-                              not_here[i][1] ? "; use " : "", not_here[i][1] ? not_here[i][1] : "");
-        bool is_kept = false;
-        for (size_t i = 0; i < COUNT(not_kept); i++) {
-            if (strcmp(not_kept[i][0], key))
-                continue;
-            if (!json_is_false(v))
-                return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s", key, not_kept[i][1]);
-            is_kept = true;
-        }
-        if (!is_kept && (rc = set(chat, key, json_incref(v), e)))
+        if (why)
+            return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s", key, why);
+        if ((rc = dialect_check_name(not_here, COUNT(not_here), key, e)) ||
+            (rc = dialect_set(chat, key, json_incref(v), e)))
             return rc;
     }
     return Q_OK;
@@ -416,7 +351,7 @@ static enum q_code read_others(json_t *chat, const json_t *body, struct q_err *e
 FALLIBLE responses_read(json_t **chat, const json_t *body, struct q_err *e)
 {
     json_t *messages = json_array(), *made = json_object();
-    enum q_code rc = set(made, "messages", messages, e);
+    enum q_code rc = dialect_set(made, "messages", messages, e);
     if (!rc && !(rc = read_others(made, body, e)) && !(rc = read_input(messages, body, e)) &&
         !(rc = read_tools(made, body, e)) && !(rc = read_text(made, body, e)) &&
         !(rc = read_include(made, body, e)))

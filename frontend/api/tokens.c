@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /tokenize and /detokenize. What items make of a prompt only the engine knows (a plugin counts the
- * rows of an item), so a prompt with items goes there, to be counted and not to be computed. */
+/* /tokenize, /detokenize, and the counts of dialects. What items make of a prompt only the engine
+ * knows (a plugin counts the rows of an item), so a prompt with items goes there, to be counted and
+ * not to be computed. */
 #include <string.h>
 #include "common/mem.h"
+#include "frontend/api/anthropic.h"
 #include "frontend/api/app.h"
 #include "frontend/api/json.h"
 #include "frontend/link/link.h"
 #include "frontend/api/prompt.h"
+#include "frontend/api/responses.h"
 #include "frontend/api/task.h"
 
 #define TOKENIZE_TIMES 16u /* longer than the longest prompt may a text be */
@@ -14,8 +17,10 @@
 struct ask {          /* one request */
     struct task task; /* first */
     struct app *app;
-    bool to_text;        /* /detokenize */
-    const char *adapter; /* named by the request; in `body` or `adapters`. NULL: none */
+    bool to_text;                  /* /detokenize */
+    const struct dialect *dialect; /* a count for a body of its form; NULL: the chat's */
+    json_t *asked;                 /* the dialect's body */
+    const char *adapter;           /* named by the request; in `body` or `adapters`. NULL: none */
     json_t *body;
     struct turn turn;
     struct params params;
@@ -45,6 +50,7 @@ static void ask_free(struct task *t)
     prompts_release(&q->prompts);
     turn_release(&q->turn);
     json_decref(q->body);
+    json_decref(q->asked);
     buf_release(&q->answer);
     buf_release(&q->adapters);
     q_free(q);
@@ -64,6 +70,14 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED, "this server has no tokenizer (--skip-tokenizer-init)");
     if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) != Q_OK)
         return rc;
+    if (q->dialect) {
+        q->asked = q->body;
+        q->body = NULL;
+        if ((rc = q->dialect->read(&q->body, q->asked, e)) != Q_OK) {
+            params_note_field(&q->params, e);
+            return rc;
+        }
+    }
     const char *model = json_string_value(json_object_get(q->body, "model"));
     if ((rc = served_model_find_name(s, model, &q->adapters, &adapter, e))) {
         set_param(q, "model");
@@ -171,6 +185,10 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
 static void add_tokens(const struct app *a, const struct ask *q, struct buf *out)
 {
     const struct token_list *ids = prompt_ids(q->prompts.items);
+    if (q->dialect) {
+        buf_printf(out, "%s%zu}", q->dialect->counted, ids->n);
+        return;
+    }
     buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->n, q->max_model_len);
     for (size_t i = 0; i < ids->n; i++)
         buf_printf(out, "%s%d", i ? "," : "", (int)ids->ids[i]); /* placeholders are negative */
@@ -225,14 +243,17 @@ static enum q_code prepare(struct task *t, struct q_err *e)
 
 static void reply(struct ask *q, const struct q_err *e, uint32_t retry_after_ms)
 {
+    const struct dialect *d = q->body ? q->dialect : NULL;
+    char room[Q_MESSAGE_MAX];
     if (e->code == Q_OK)
         http_reply(q->task.x, 200, "application/json", &q->answer);
     else
         http_reply_error(q->task.x,
                          &(struct http_error){
                              .code = e->code,
-                             .message = e->message,
-                             .param = *q->params.param ? q->params.param : NULL,
+                             .message = dialect_message_of(d, e->message, room),
+                             .param = *q->params.param ? dialect_field(d, q->params.param) : NULL,
+                             .form = q->dialect ? q->dialect->error_form : HTTP_ERROR_OPENAI,
                              .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL,
                              .retry_after_s = (retry_after_ms + 999) / 1000,
                          });
@@ -312,10 +333,12 @@ static void answer(struct task *t, const struct q_err *e)
         reply(q, e, 0);
 }
 
-static void start(struct app *a, struct http_exchange *x, bool to_text)
+/* again: the handler, for a request that has to wait */
+static void start(struct app *a, struct http_exchange *x, const struct dialect *dialect,
+                  http_handler *again)
 {
     static const struct task_calls calls = {prepare, answer, ask_free};
-    if (!app_available(a, x, to_text ? on_detokenize : on_tokenize))
+    if (!app_available(a, x, again))
         return;
     struct ask *q = q_calloc(1, sizeof *q);
     if (!q) {
@@ -326,7 +349,8 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
         return;
     }
     q->app = a;
-    q->to_text = to_text;
+    q->to_text = again == on_detokenize;
+    q->dialect = dialect;
     q->max_model_len =
         app_max_model_len(a); /* read here, because the thread must not access the link */
     const struct buf *adapters = &link_engine(a->link)->adapters;
@@ -337,10 +361,20 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
 
 void on_tokenize(void *app, struct http_exchange *x)
 {
-    start(app, x, false);
+    start(app, x, NULL, on_tokenize);
 }
 
 void on_detokenize(void *app, struct http_exchange *x)
 {
-    start(app, x, true);
+    start(app, x, NULL, on_detokenize);
+}
+
+void on_count_messages(void *app, struct http_exchange *x)
+{
+    start(app, x, &anthropic_dialect, on_count_messages);
+}
+
+void on_count_responses(void *app, struct http_exchange *x)
+{
+    start(app, x, &responses_dialect, on_count_responses);
 }

@@ -97,8 +97,11 @@ static void write_answer(struct batch_item *t, int status, const struct buf *bod
     const struct batch_answer a = {status, http_request_id(t->x), body};
     if (status == 200) {
         b->count.n_answered++;
-        b->count.prompt_tokens += number_after(body, "\"prompt_tokens\":");
-        b->count.completion_tokens += number_after(body, "\"completion_tokens\":");
+        const bool other = t->line.url == BATCH_RESPONSES; /* names of its own */
+        b->count.prompt_tokens +=
+            number_after(body, other ? "\"input_tokens\":" : "\"prompt_tokens\":");
+        b->count.completion_tokens +=
+            number_after(body, other ? "\"output_tokens\":" : "\"completion_tokens\":");
     } else {
         b->count.n_refused++;
     }
@@ -156,6 +159,7 @@ static void start(struct batch_item *t)
     } handlers[] = {
         [BATCH_CHAT] = {"/v1/chat/completions", on_chat},
         [BATCH_COMPLETIONS] = {"/v1/completions", on_completions},
+        [BATCH_RESPONSES] = {"/v1/responses", on_responses},
         [BATCH_EMBEDDINGS] = {"/v1/embeddings", on_embeddings},
         [BATCH_POOLING] = {"/pooling", on_pooling},
         [BATCH_CLASSIFY] = {"/classify", on_classify},

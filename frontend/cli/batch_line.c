@@ -32,23 +32,29 @@ static FALLIBLE take_id(struct batch_line *out, const json_t *v, struct q_err *e
     return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for a line");
 }
 
-#define URLS_ACCEPTED                                                                            \
-    "/v1/chat/completions, /v1/completions, /v1/embeddings, /pooling, /classify, /v1/score (or " \
-    "/score) and /v1/rerank (or /rerank, /v2/rerank)"
+#define URLS_ACCEPTED                                                                             \
+    "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /pooling, /classify, " \
+    "/v1/score (or /score) and /v1/rerank (or /rerank, /v2/rerank)"
 
 static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *e)
 {
-    static const char *const later[] = {"/v1/responses", "/v1/moderations",
-                                        "/v1/audio/transcriptions", "/v1/audio/translations"};
+    static const char *const later[] = {"/v1/moderations", "/v1/audio/transcriptions",
+                                        "/v1/audio/translations"};
     static const struct {
         const char *path;
         enum batch_url is;
     } urls[] = {
-        {"/v1/chat/completions", BATCH_CHAT}, {"/v1/completions", BATCH_COMPLETIONS},
-        {"/v1/embeddings", BATCH_EMBEDDINGS}, {"/pooling", BATCH_POOLING},
-        {"/classify", BATCH_CLASSIFY},        {"/score", BATCH_SCORE},
-        {"/v1/score", BATCH_SCORE},           {"/rerank", BATCH_RERANK},
-        {"/v1/rerank", BATCH_RERANK},         {"/v2/rerank", BATCH_RERANK},
+        {"/v1/chat/completions", BATCH_CHAT},
+        {"/v1/completions", BATCH_COMPLETIONS},
+        {"/v1/responses", BATCH_RESPONSES},
+        {"/v1/embeddings", BATCH_EMBEDDINGS},
+        {"/pooling", BATCH_POOLING},
+        {"/classify", BATCH_CLASSIFY},
+        {"/score", BATCH_SCORE},
+        {"/v1/score", BATCH_SCORE},
+        {"/rerank", BATCH_RERANK},
+        {"/v1/rerank", BATCH_RERANK},
+        {"/v2/rerank", BATCH_RERANK},
     };
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++)
         if (!strcmp(url, urls[i].path)) {

@@ -344,8 +344,9 @@ int main(int argc, char **argv)
         .usage = "MODEL -i INPUT -o OUTPUT [options]",
         .about =
             "Processes a file of requests in OpenAI's batch format: one JSON object per line with "
-            "custom_id, method, url (/v1/chat/completions or /v1/completions) and body. A line may "
-            "also be the body alone: {\"messages\": […]} or {\"prompt\": \"…\"}, which a chat "
+            "custom_id, method, url (/v1/chat/completions, /v1/completions, /v1/responses …) and "
+            "body. A line may also be the body alone: {\"messages\": […]} or {\"prompt\": \"…\"}, "
+            "which a chat "
             "model receives as a user message (not with --raw); without custom_id its id is "
             "line-N. Each result is appended to OUTPUT when it is complete, in any order. After an "
             "interruption the same command resumes and skips the lines that have results. Exit "

@@ -486,12 +486,32 @@ static void add_or_null(struct buf *out, const char *s)
         buf_add_str(out, "null");
 }
 
+/* Anthropic's. */
+static const char *other_error_type(int status)
+{
+    static const struct {
+        int status;
+        const char *type;
+    } all[] = {
+        {400, "invalid_request_error"}, {401, "authentication_error"}, {403, "permission_error"},
+        {404, "not_found_error"},       {413, "request_too_large"},    {429, "rate_limit_error"},
+        {503, "overloaded_error"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].status == status)
+            return all[i].type;
+    return status < 500 ? "invalid_request_error" : "api_error";
+}
+
 void http_error_body(struct buf *out, const struct http_error *error)
 {
-    int status = error_status(error);
-    buf_add_str(out, "{\"error\":{\"message\":");
+    const int status = error_status(error);
+    const bool other = error->form == HTTP_ERROR_ANTHROPIC;
+    buf_add_str(out,
+                other ? "{\"type\":\"error\",\"error\":{\"message\":" : "{\"error\":{\"message\":");
     add_or_null(out, error->message);
-    buf_printf(out, ",\"type\":\"%s\",\"param\":", error_type(status));
+    buf_printf(
+        out, ",\"type\":\"%s\",\"param\":", other ? other_error_type(status) : error_type(status));
     add_or_null(out, error->param);
     buf_add_str(out, ",\"code\":");
     add_or_null(out, error_code(error, status));

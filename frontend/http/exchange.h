@@ -53,6 +53,8 @@ void http_warn(struct http_exchange *x, const char *text);
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 /* Send the whole response; *body is moved out. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
+enum http_error_form { HTTP_ERROR_OPENAI, HTTP_ERROR_ANTHROPIC };
+
 struct http_error {
     int status; /* 0: the code's */
     enum q_code code;
@@ -60,9 +62,11 @@ struct http_error {
     const char *param;       /* NULL: null */
     const char *openai_code; /* NULL: from the status */
     uint32_t retry_after_s;  /* 0: no header */
+    enum http_error_form form;
 };
 void http_reply_error(struct http_exchange *x, const struct http_error *error);
-/* Append OpenAI's error object, {"error":{"message":…,"type":…,"param":…,"code":…}}. */
+/* Append the error object, {"error":{"message":…,"type":…,"param":…,"code":…}}; in Anthropic's form
+ * with its types, and "type":"error" beside it. */
 void http_error_body(struct buf *out, const struct http_error *error);
 
 void http_stream_start(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_rows_fp8 and pack_fp8: vectors of floats as e4m3 with one scale, with the bits of ref/quant_rows_fp8.c and
- * ref/pack_fp8.c (in another layout: layout.h); quant_rows_fp8_block and pack_fp8_block: with scales per 128
- * columns and per block. The products are in linear.cu, linear_tiles.cu and linear_fp8_block.cu.
+/* quant_rows_fp8 and pack_fp8: vectors of floats as e4m3 with one scale (that of rows may be given), with the
+ * bits of ref/quant_rows_fp8.c and ref/pack_fp8.c (in another layout: layout.h); quant_rows_fp8_block and
+ * pack_fp8_block: with scales per 128 columns and per block. The products are in linear.cu, linear_tiles.cu and linear_fp8_block.cu.
  *
  * Shape: a block of 256 threads a vector, two passes: the largest magnitude, which has no order, then the
  *   values, from L1 or L2. Shared: 128 bytes, a float a warp. Of 128
@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(THREADS)
     float most = 0;
     for (uint32_t c = threadIdx.x; c < a.n_col; c += THREADS)
         most = most_of(fabsf(row[c]), most);
-    const struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
+    const struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s), a.scale);
     for (uint32_t c = threadIdx.x; c < n_k; c += THREADS)
         q[c] = c < a.n_col ? fp8_of(row[c], scale.inverse) : (uint8_t)0;
     if (threadIdx.x == 0) {
@@ -59,10 +59,10 @@ static __global__ void __launch_bounds__(THREADS) pack_fp8_kernel(const struct p
     float most = 0;
     for (uint32_t k = threadIdx.x; !a.q && k < a.n_in; k += THREADS)
         most = most_of(fabsf(load_bytes(a.src, a.src_dtype, from + k)), most);
-    struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
+    struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s), 0);
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
-        q[k] = a.q ? a.q[from + k]
-                   : fp8_of(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
+        q[k] =
+            a.q ? a.q[from + k] : fp8_of(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
     if (a.q)
         scale.scale = a.scales[blockIdx.x];
     if (threadIdx.x == 0)
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (b * KERN_FP8_BLOCK >= a.n_col)
         return; /* all of a warp */
     const float4 v = columns<FOURS>(a.x + blockIdx.y * a.x_stride, c, a.n_col);
-    const struct fp8_scale s = fp8_scale_for(warp_most(most_of_four(v)));
+    const struct fp8_scale s = fp8_scale_for(warp_most(most_of_four(v)), 0);
     if (c < n_k)
         *(uint32_t *)(a.q + blockIdx.y * a.q_stride + c) = fp8_of_four(v, s.inverse);
     if (threadIdx.x % WARP == 0)

@@ -8,12 +8,15 @@ extern "C" {
 }
 
 /* fp8_scale() of kernels/ops/fp8.h. */
-static __device__ __forceinline__ struct fp8_scale fp8_scale_for(float most)
+static __device__ __forceinline__ struct fp8_scale fp8_scale_for(float most, float fixed)
 {
     struct fp8_scale s = {most / FP8_MOST, FP8_MOST / most};
     if (!(most < INFINITY)) {
         s.scale = NAN;
         s.inverse = 0;
+    } else if (fixed > 0) {
+        s.scale = fixed;
+        s.inverse = 1 / fixed;
     } else if (most < FP8_LEAST) {
         s.scale = s.inverse = 0;
     }

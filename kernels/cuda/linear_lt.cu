@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of more than 16 rows by cuBLASLt (lt.h), where the tuner found it faster than linear_tiles.cu.
  *
- * The library writes y directly if it is f32 and not gated, with bias and accumulation. Otherwise it writes sums to
+ * The library writes y directly if it is f32 and not gated, with bias and accumulation; of e4m3 where it takes a scale
+ * for each row and output (from 12.9 on, on 9.0), which lt_scales_kernel puts side by side. Otherwise it writes sums to
  * the workspace, f32 or int32 [rows, n_out], and lt_epilogue_kernel computes y: scales of int8 and e4m3, SiLU of
  * gated weights, bias, rounding, in the same steps as our own kernels. Rows are processed in pieces that fit the
  * workspace:
- *     workspace, from its first multiple of 256 on: [lt_workspace_max() for the library][sums]
+ *     workspace, from its first multiple of 256 on: [lt_workspace_max() for the library][sums, or scales of all rows]
  *
  * Shape of lt_epilogue_kernel: a thread an output of y, 256 neighbours a block, a row a block. No shared memory.
  * Bytes: 4 n_out a row written by the library and read here, from L2 while a piece fits there; y once.
@@ -39,6 +40,15 @@ static __global__ void __launch_bounds__(THREADS)
             scaled<SCALED>(out, from[o + KERN_GATE_INTERLEAVE], row, o + KERN_GATE_INTERLEAVE));
     else
         epilogue(out, row, o, scaled<SCALED>(out, from[o], row, o));
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    lt_scales_kernel(float *to, const struct quant_row *rows, uint32_t n)
+{
+    await_inputs();
+    const uint32_t i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < n)
+        to[i] = rows[i].scale;
 }
 
 static size_t element_bytes(enum form f)
@@ -85,9 +95,32 @@ static struct lt_call call_of(enum form f, const struct linear_in *in, const str
     c.w = in->w;
     c.x_stride = in->x_bytes / element_bytes(f);
     c.bias = out->bias;
+    c.w_scales = out->scales;
     c.workspace = workspace_of(x);
     c.stream = lt_stream_of(x);
     return c;
+}
+
+/* What is behind the library's own workspace. */
+static char *room_of(const struct lt *lt, const struct kern_exec *x, size_t *bytes)
+{
+    char *room = workspace_of(x) + (lt_workspace_max(lt) + ALIGN - 1) / ALIGN * ALIGN;
+    *bytes = (size_t)((char *)x->scratch + x->scratch_bytes - room);
+    return room;
+}
+
+/* The rows' scales side by side; false: they do not fit, or those of the weights are not aligned. */
+static bool give_scales(const struct lt *lt, struct lt_call *c, const struct linear_out *out,
+                        const struct kern_exec *x)
+{
+    size_t bytes;
+    float *scales = (float *)room_of(lt, x, &bytes);
+    if (bytes / sizeof *scales < out->n_row || (uintptr_t)out->scales % LT_ALIGN)
+        return false;
+    launch(lt_scales_kernel, dim3(div_up(out->n_row, THREADS)), THREADS, 0, x, scales, out->rows,
+           out->n_row);
+    c->x_scales = scales;
+    return true;
 }
 
 /* By way of the sums; returns how many rows were served. */
@@ -95,8 +128,9 @@ static uint32_t by_sums(struct lt *lt, struct lt_call *c, const struct lt_choice
                         const struct linear_in *in, const struct linear_out *out,
                         const struct kern_exec *x)
 {
-    char *sums = workspace_of(x) + (lt_workspace_max(lt) + ALIGN - 1) / ALIGN * ALIGN;
-    const size_t room = (size_t)((char *)x->scratch + x->scratch_bytes - sums) / out->n_out / 4;
+    size_t bytes;
+    char *sums = room_of(lt, x, &bytes);
+    const size_t room = bytes / out->n_out / 4;
     uint32_t most = room < PIECE_MAX ? (uint32_t)room : PIECE_MAX, first = 0;
     if (most > PIECE_UNIT)
         most = most / PIECE_UNIT * PIECE_UNIT;
@@ -135,9 +169,11 @@ uint32_t linear_lt(enum form f, const struct linear_in *in, const struct linear_
     const struct lt_choice *choice = lt_choice_of(lt, &c.shape, out->n_row);
     if (!choice)
         return 0;
-    if (c.shape.target == LT_TO_SUMS)
+    if (choice->by_sums)
         return by_sums(lt, &c, choice, in, out, x);
     if (((uintptr_t)out->y | out->y_stride * 4 | (uintptr_t)out->bias) % LT_ALIGN)
+        return 0;
+    if (f == FORM_E4M3 && !give_scales(lt, &c, out, x))
         return 0;
     c.n_row = out->n_row;
     c.x = in->x;

@@ -10,10 +10,13 @@
 
 struct lt_entry { /* a shape and its choices */
     struct lt_shape shape;
-    void *desc, *w, *x, *y; /* the library's; y serves as C and D */
+    void *w, *x, *y; /* the library's; y serves as C and D */
+    void *descs[2];  /* by lt_choice.by_sums; NULL: there is no such way */
     bool is_kept[LT_BUCKETS];
     struct lt_choice choices[LT_BUCKETS];
 };
+
+enum { LT_NO_WAY = 15 }; /* CUBLAS_STATUS_NOT_SUPPORTED */
 
 struct lt {
     const struct lt_api *api;
@@ -74,8 +77,9 @@ static void release_entry(const struct lt *lt, struct lt_entry *s)
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
         if (layouts[i])
             lt->api->layout_destroy(layouts[i]);
-    if (s->desc)
-        lt->api->desc_destroy(s->desc);
+    for (int i = 0; i < 2; i++)
+        if (s->descs[i])
+            lt->api->desc_destroy(s->descs[i]);
     memset(s, 0, sizeof *s);
 }
 
@@ -112,8 +116,7 @@ uint64_t lt_n_refused(const struct lt *lt)
 /* ---- shapes ---- */
 void lt_shape_settle(struct lt_shape *s)
 {
-    if (s->kind == LT_KIND_I8 || s->kind == LT_KIND_E4M3 ||
-        s->gated) /* scales, SiLU: the library has no such end */
+    if (s->kind == LT_KIND_I8 || s->gated) /* scales, SiLU: the library has no such end */
         s->target = LT_TO_SUMS;
     if (s->target == LT_TO_SUMS)
         s->has_bias = s->accumulate = false;
@@ -134,20 +137,58 @@ static struct lt_entry *find_entry(const struct lt *lt, const struct lt_shape *s
     return NULL;
 }
 
+/* Where the scales of e4m3 are. */
+static int set_scales(const struct lt *lt, void *desc, const float *w, const float *x)
+{
+    const int status = lt->api->desc_set(desc, LT_DESC_SCALES_A, &w, sizeof w);
+    return status ? status : lt->api->desc_set(desc, LT_DESC_SCALES_B, &x, sizeof x);
+}
+
+/* What the library does besides the sums. Heuristics want addresses of scales; none is read. */
+static int describe_end(const struct lt *lt, void *desc, const struct lt_shape *p)
+{
+    static const float somewhere[4] __attribute__((aligned(LT_ALIGN))) = {0};
+    const struct lt_api *a = lt->api;
+    const int32_t f32 = LT_F32, outer = LT_SCALES_OUTER;
+    const uint32_t bias = LT_EPILOGUE_BIAS;
+    int status = LT_OK;
+    if (p->has_bias) {
+        status = a->desc_set(desc, LT_DESC_EPILOGUE, &bias, sizeof bias);
+        status = status ? status : a->desc_set(desc, LT_DESC_BIAS_TYPE, &f32, sizeof f32);
+    }
+    if (p->kind != LT_KIND_E4M3)
+        return status;
+    status = status ? status : a->desc_set(desc, LT_DESC_SCALES_A_IS, &outer, sizeof outer);
+    status = status ? status : a->desc_set(desc, LT_DESC_SCALES_B_IS, &outer, sizeof outer);
+    return status ? status : set_scales(lt, desc, somewhere, somewhere);
+}
+
+/* *out is NULL where the library has no such way. */
+static void describe_way(const struct lt *lt, const struct lt_shape *p, bool by_sums, void **out)
+{
+    const struct lt_api *a = lt->api;
+    const int32_t turned = LT_TRANSPOSED, plain = LT_PLAIN;
+    void *desc = NULL;
+    int status = a->desc_create(&desc, (int)kinds[p->kind].compute, (int)kinds[p->kind].sums);
+    status = status ? status : a->desc_set(desc, LT_DESC_TRANSPOSE_A, &turned, sizeof turned);
+    status = status ? status : a->desc_set(desc, LT_DESC_TRANSPOSE_B, &plain, sizeof plain);
+    if (!by_sums)
+        status = status ? status : describe_end(lt, desc, p);
+    if (status && desc)
+        a->desc_destroy(desc);
+    *out = status ? NULL : desc;
+}
+
 static bool describe(const struct lt *lt, struct lt_entry *s)
 {
     const struct lt_api *a = lt->api;
     const struct lt_shape *p = &s->shape;
-    const int32_t turned = LT_TRANSPOSED, plain = LT_PLAIN, f32 = LT_F32;
-    const uint32_t bias = LT_EPILOGUE_BIAS;
     const int in = (int)kinds[p->kind].in, sums = (int)kinds[p->kind].sums;
-    int status = a->desc_create(&s->desc, (int)kinds[p->kind].compute, sums);
-    status = status ? status : a->desc_set(s->desc, LT_DESC_TRANSPOSE_A, &turned, sizeof turned);
-    status = status ? status : a->desc_set(s->desc, LT_DESC_TRANSPOSE_B, &plain, sizeof plain);
-    if (p->has_bias) {
-        status = status ? status : a->desc_set(s->desc, LT_DESC_EPILOGUE, &bias, sizeof bias);
-        status = status ? status : a->desc_set(s->desc, LT_DESC_BIAS_TYPE, &f32, sizeof f32);
-    }
+    if (p->target == LT_TO_Y)
+        describe_way(lt, p, false, &s->descs[false]);
+    if (p->target == LT_TO_SUMS || p->kind == LT_KIND_E4M3)
+        describe_way(lt, p, true, &s->descs[true]);
+    int status = s->descs[false] || s->descs[true] ? LT_OK : LT_NO_WAY;
     status = status ? status : a->layout_create(&s->w, in, p->n_in, p->n_out, p->n_in);
     status = status ? status : a->layout_create(&s->x, in, p->n_in, LT_ROWS_MIN, p->n_in);
     status = status ? status : a->layout_create(&s->y, sums, p->n_out, LT_ROWS_MIN, p->n_out);
@@ -188,28 +229,40 @@ static int make_preference(const struct lt *lt, void **out)
     return status;
 }
 
-uint32_t lt_candidates(struct lt *lt, const struct lt_shape *shape, uint32_t n_row,
-                       struct lt_choice *out)
+/* Of one way, at most n. */
+static uint32_t ask(const struct lt *lt, const struct lt_entry *s, bool by_sums, void *pref,
+                    struct lt_choice *out, uint32_t n)
 {
     struct lt_found found[LT_CANDIDATES_MAX];
-    struct lt_entry *s = find_or_add(lt, shape);
-    void *pref = NULL;
-    uint32_t n = 0;
+    uint32_t n_out = 0;
     int n_found = 0;
-    if (!s)
+    if (!s->descs[by_sums] || lt->api->heuristic(lt->handle, s->descs[by_sums], s->w, s->x, s->y,
+                                                 s->y, pref, (int)n, found, &n_found) != LT_OK)
         return 0;
-    int status = make_preference(lt, &pref);
-    status = status ? status : set_rows(lt, s->x, n_row, shape->n_in);
-    status = status ? status : set_rows(lt, s->y, n_row, shape->n_out);
-    status = status ? status
-                    : lt->api->heuristic(lt->handle, s->desc, s->w, s->x, s->y, s->y, pref,
-                                         (int)LT_CANDIDATES_MAX, found, &n_found);
-    for (int i = 0; status == LT_OK && i < n_found; i++)
+    for (int i = 0; i < n_found; i++)
         if (found[i].status == LT_OK && found[i].workspace_bytes <= lt->workspace_max)
-            out[n++] = (struct lt_choice){
+            out[n_out++] = (struct lt_choice){
+                .by_sums = by_sums,
                 .algo = found[i].algo,
                 .workspace_bytes = found[i].workspace_bytes,
             };
+    return n_out;
+}
+
+uint32_t lt_candidates(struct lt *lt, const struct lt_shape *shape, uint32_t n_row,
+                       struct lt_choice *out)
+{
+    const struct lt_entry *s = find_or_add(lt, shape);
+    void *pref = NULL;
+    uint32_t n = 0;
+    if (!s)
+        return 0;
+    const uint32_t each = LT_CANDIDATES_MAX / (s->descs[false] && s->descs[true] ? 2 : 1);
+    int status = make_preference(lt, &pref);
+    status = status ? status : set_rows(lt, s->x, n_row, shape->n_in);
+    status = status ? status : set_rows(lt, s->y, n_row, shape->n_out);
+    for (int by_sums = 0; by_sums < 2 && status == LT_OK; by_sums++)
+        n += ask(lt, s, by_sums, pref, out + n, each);
     if (pref)
         lt->api->pref_destroy(pref);
     return n;
@@ -249,18 +302,20 @@ static int run_algorithm(const struct lt *lt, struct lt_entry *s, const struct l
 {
     static const float one_f = 1, zero_f = 0;
     static const int32_t one_i = 1, zero_i = 0;
-    const bool ints = s->shape.kind == LT_KIND_I8;
+    const bool ints = s->shape.kind == LT_KIND_I8, ends = !choice->by_sums;
+    void *desc = s->descs[choice->by_sums];
     const void *one = ints ? (const void *)&one_i : &one_f;
     const void *zero = ints ? (const void *)&zero_i : &zero_f;
     int status = set_rows(lt, s->x, c->n_row, (int64_t)c->x_stride);
     status = status ? status : set_rows(lt, s->y, c->n_row, (int64_t)c->y_stride);
-    if (s->shape.has_bias)
-        status =
-            status ? status : lt->api->desc_set(s->desc, LT_DESC_BIAS, &c->bias, sizeof c->bias);
+    if (ends && s->shape.has_bias)
+        status = status ? status : lt->api->desc_set(desc, LT_DESC_BIAS, &c->bias, sizeof c->bias);
+    if (ends && s->shape.kind == LT_KIND_E4M3)
+        status = status ? status : set_scales(lt, desc, c->w_scales, c->x_scales);
     return status
                ? status
-               : lt->api->matmul(lt->handle, s->desc, one, c->w, s->w, c->x, s->x,
-                                 s->shape.accumulate ? one : zero, c->y, s->y, c->y, s->y,
+               : lt->api->matmul(lt->handle, desc, one, c->w, s->w, c->x, s->x,
+                                 ends && s->shape.accumulate ? one : zero, c->y, s->y, c->y, s->y,
                                  &choice->algo, c->workspace, choice->workspace_bytes, c->stream);
 }
 
@@ -268,7 +323,7 @@ bool lt_run(struct lt *lt, const struct lt_call *c, const struct lt_choice *choi
 {
     struct lt_entry *s = find_or_add(lt, &c->shape);
     Q_ASSERT(!choice->is_own);
-    if (s && run_algorithm(lt, s, c, choice) == LT_OK) {
+    if (s && s->descs[choice->by_sums] && run_algorithm(lt, s, c, choice) == LT_OK) {
         lt->n_run++;
         return true;
     }

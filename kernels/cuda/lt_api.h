@@ -15,13 +15,20 @@ enum lt_status { LT_OK = 0 };
 enum lt_type { LT_F32 = 0, LT_F16 = 2, LT_I8 = 3, LT_I32 = 10, LT_BF16 = 14, LT_E4M3 = 28 };
 enum lt_compute { LT_COMPUTE_F32 = 68, LT_COMPUTE_I32 = 72 };
 enum lt_transposed { LT_PLAIN = 0, LT_TRANSPOSED = 1 };
+enum lt_scales {
+    LT_SCALES_OUTER = 3 /* of e4m3: f32, one for each column of A and of B; from 12.9 on */
+};
 enum lt_epilogue { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4 };
 enum lt_desc_attribute {
-    LT_DESC_TRANSPOSE_A = 3, /* int32 */
-    LT_DESC_TRANSPOSE_B = 4, /* int32 */
-    LT_DESC_EPILOGUE = 7,    /* uint32 */
-    LT_DESC_BIAS = 8,        /* const void * */
-    LT_DESC_BIAS_TYPE = 26   /* int32 */
+    LT_DESC_TRANSPOSE_A = 3,  /* int32 */
+    LT_DESC_TRANSPOSE_B = 4,  /* int32 */
+    LT_DESC_EPILOGUE = 7,     /* uint32 */
+    LT_DESC_BIAS = 8,         /* const void * */
+    LT_DESC_SCALES_A = 17,    /* const void * */
+    LT_DESC_SCALES_B = 18,    /* const void * */
+    LT_DESC_BIAS_TYPE = 26,   /* int32 */
+    LT_DESC_SCALES_A_IS = 31, /* int32: enum lt_scales */
+    LT_DESC_SCALES_B_IS = 32  /* int32: enum lt_scales */
 };
 enum lt_layout_attribute { LT_LAYOUT_COLS = 3 /* uint64 */, LT_LAYOUT_STEP = 4 /* int64 */ };
 enum lt_pref_attribute {

@@ -13,9 +13,9 @@ struct lt;
 #define LT_ALIGN    16u /* bytes: of every array and row stride */
 
 enum lt_kind { LT_KIND_BF16, LT_KIND_F16, LT_KIND_I8, LT_KIND_E4M3, LT_KINDS };
-/* Destination of the sums. LT_TO_Y: y itself, f32 (the library then applies bias and accumulate).
- * LT_TO_SUMS: workspace, f32 (int8: int32) [n_row, n_out]; a kernel of ours applies the
- * epilogue. */
+/* Destination of the sums. LT_TO_Y: y itself, f32 (the library then applies scales of e4m3, bias
+ * and accumulate). LT_TO_SUMS: workspace, f32 (int8: int32) [n_row, n_out]; a kernel of ours
+ * applies the epilogue. */
 enum lt_target { LT_TO_Y, LT_TO_SUMS };
 
 struct lt_shape {
@@ -26,11 +26,15 @@ struct lt_shape {
     bool gated;                /* changes only the epilogue, and so the time */
 };
 
-/* Derive target, has_bias and accumulate from the product: target is LT_TO_Y if y is f32. */
+/* Derive target, has_bias and accumulate from the product: target is LT_TO_Y if y is f32 and the
+ * library has all that makes it. */
 void lt_shape_settle(struct lt_shape *s);
 
 struct lt_choice {
     bool is_own; /* our kernel; the following members are 0 then */
+    /* As LT_TO_SUMS. Of e4m3 with LT_TO_Y too where it is faster so, or where the library or the
+     * card has no scales for each row and output. */
+    bool by_sums;
     struct lt_algo algo;
     size_t workspace_bytes;
 };
@@ -44,8 +48,9 @@ struct lt_call {
     void *y;                   /* or the sums */
     size_t x_stride, y_stride; /* elements */
     const float *bias;
-    void *workspace; /* choice.workspace_bytes of it */
-    void *stream;    /* cudaStream_t */
+    const float *w_scales, *x_scales; /* of e4m3, not by sums: [n_out], [n_row] */
+    void *workspace;                  /* choice.workspace_bytes of it */
+    void *stream;                     /* cudaStream_t */
 };
 
 /* The choice for n_row rows; NULL: our own kernel. While a trial is set, the trial. */

@@ -149,7 +149,7 @@ static __device__ __forceinline__ float4 normed(const struct norm_rows_args &a, 
                        c + 3 < a.n_col ? row[c + 3] * r * a.w[c + 3] : 0);
 }
 
-/* y as e4m3 with the row's scale, or with those of its blocks. */
+/* y as e4m3 with the row's scale or the one given, or with those of its blocks. */
 static __device__ __forceinline__ void store_fp8(const struct norm_rows_args &a, const float *row,
                                                  float r, struct norm_shared &s)
 {
@@ -160,12 +160,12 @@ static __device__ __forceinline__ void store_fp8(const struct norm_rows_args &a,
         most = most_of(most_of_four(normed(a, row, r, c)), most);
     struct fp8_scale scale = {0, 0};
     if (!a.scales)
-        scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s.sum));
+        scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s.sum), a.scale);
     for (uint32_t c = 4 * threadIdx.x; c / KERN_FP8_BLOCK * KERN_FP8_BLOCK < n_k;
          c += 4 * blockDim.x) { /* whole warps */
         const float4 y = normed(a, row, r, c);
         if (a.scales)
-            scale = fp8_scale_for(warp_most(most_of_four(y)));
+            scale = fp8_scale_for(warp_most(most_of_four(y)), 0);
         if (a.scales && threadIdx.x % WARP == 0)
             a.scales[blockIdx.x * a.scale_stride + c / KERN_FP8_BLOCK] = scale.scale;
         if (c < n_k)

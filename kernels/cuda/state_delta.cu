@@ -68,7 +68,7 @@ static __device__ __forceinline__ void prepare(struct delta_row *to,
     for (uint32_t i = lane % LANES; i < a.key_dim; i += LANES)
         unit[i] = from[i] * inverse * scale;
     if (lane == 0) {
-        to->beta = 1.0f / (1.0f + expf(-gates[p.head]));
+        to->beta = a.beta_max / (1.0f + expf(-gates[p.head]));
         to->decay = expf(-expf(a.log_rate[p.head]) *
                          softplus(gates[a.n_value_head + p.head] + a.rate_bias[p.head]));
     }

@@ -6,7 +6,7 @@
 #include "common/file.h"
 #include "common/mem.h"
 
-#define FIRST_LINE "quire-tune 1"
+#define FIRST_LINE "quire-tune 2"
 #define TEXT_MAX   512u /* bytes of a line; the longest possible line has 260 */
 #define SIDE_MAX   (1u << 24)
 
@@ -87,7 +87,7 @@ static void print_entry(struct buf *out, const struct tune_entry *x)
         buf_add_str(out, "own\n");
         return;
     }
-    buf_printf(out, "lt %zu", x->choice.workspace_bytes);
+    buf_printf(out, "%s %zu", x->choice.by_sums ? "sums" : "lt", x->choice.workspace_bytes);
     for (size_t i = 0; i < 8; i++)
         buf_printf(out, " %016" PRIx64, x->choice.algo.data[i]);
     buf_add_char(out, '\n');
@@ -154,7 +154,13 @@ static bool read_shape(struct lt_shape *s, struct words *w)
     return n_out && n_in && read_flags(s, word);
 }
 
-static bool read_choice(struct lt_choice *c, struct words *w)
+/* Is there such a way to make this product? */
+static bool has_way(const struct lt_shape *s, bool by_sums)
+{
+    return by_sums ? s->target == LT_TO_SUMS || s->kind == LT_KIND_E4M3 : s->target == LT_TO_Y;
+}
+
+static bool read_choice(struct lt_choice *c, const struct lt_shape *s, struct words *w)
 {
     char word[8];
     uint64_t bytes;
@@ -163,7 +169,9 @@ static bool read_choice(struct lt_choice *c, struct words *w)
         return false;
     if (strcmp(word, "own") == 0)
         return *w->at == '\0';
-    if (strcmp(word, "lt") != 0 || !words_number(w, &bytes, 10, UINT32_MAX))
+    c->by_sums = strcmp(word, "sums") == 0;
+    if ((!c->by_sums && strcmp(word, "lt") != 0) || !has_way(s, c->by_sums) ||
+        !words_number(w, &bytes, 10, UINT32_MAX))
         return false;
     c->is_own = false;
     c->workspace_bytes = (size_t)bytes;
@@ -180,7 +188,7 @@ static bool read_entry(struct tune_entry *x, const char *line)
     if (!read_shape(&x->shape, &w) || !words_number(&w, &rows, 10, UINT32_MAX) || rows == 0)
         return false;
     x->bucket = lt_bucket((uint32_t)rows);
-    return lt_bucket_rows(x->bucket) == rows && read_choice(&x->choice, &w);
+    return lt_bucket_rows(x->bucket) == rows && read_choice(&x->choice, &x->shape, &w);
 }
 
 static enum q_code read_lines(struct tune_table *t, const char *text, size_t n, uint32_t line,

@@ -2,17 +2,19 @@
 /* tune_file - choices of algorithms (lt.h) on disk: one file per card, driver and version of the
  * library, because an algorithm is valid for these only. Text, one choice per line:
  *
- *     quire-tune 1
+ *     quire-tune 2
  *     card NVIDIA H100 80GB HBM3
  *     capability 9.0
  *     driver 13000
  *     library 130100
- *     bf16 28672 4096 gated 2048 lt 33554432 0000000000000036 … (8 numbers)
+ *     bf16 28672 4096 gated 2048 sums 33554432 0000000000000036 … (8 numbers)
+ *     e4m3 4096 4096 y,accumulate 2048 lt 0 0000000000000036 …
  *     bf16 4096 4096 y,accumulate 256 own
  *     sum 9e3779b97f4a7c15     (card_file.h)
  *
- * kind, n_out, n_in, flags of the shape ("-": none), rows of the bucket, implementation; for an
- * algorithm also its bytes of workspace and its description. Every value is checked: by the
+ * kind, n_out, n_in, flags of the shape ("-": none), rows of the bucket, implementation (own, lt, or
+ * sums: the library's algorithm, by_sums); for an algorithm also its bytes of workspace and its
+ * description. Every value is checked: by the
  * library, which rejects an algorithm that does not fit, and by the limits of tune_parse.
  *
  * An unusable file costs another tuning and never a failed start. The file is replaced atomically

@@ -6,8 +6,7 @@
  * k->op(&args, &exec). All threads of a team call the kernel with the same args and their own ith;
  * one thread computes each output element, in an order that depends on that row's own problem only,
  * never on n_row, the rest of the batch or nth: a row has the same bits alone and in a batch.
- * Kernels allocate nothing and do not synchronise: the
- * caller puts a barrier between dependent ops.
+ * Kernels allocate nothing and do not synchronise: the caller puts a barrier between dependent ops.
  *
  * Packed weights. W: [n_out, n_in] is stored in panels of KERN_PANEL = 64 outputs, the last
  * panel zero-padded, so that decoding streams each panel from first byte to last:
@@ -67,6 +66,7 @@ struct packed {       /* a weight matrix in the layout above */
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_int8.h */
     uint32_t group;   /* above 0: 4-bit weights, inputs per scale (ops_int4.h) */
     uint32_t gated;   /* 1: gate and up interleaved, see above */
+    float x_scale;    /* of F8_E4M3: that of x (ops_fp8.h); 0: each row of x has its own */
     /* [n_in] or NULL: input k of W is input order[k] of the model's; x comes in W's order already
      * (quant_rows). So the inputs of a 4-bit group are adjacent with act-order too. */
     const uint32_t *order;

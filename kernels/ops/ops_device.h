@@ -10,14 +10,15 @@
 /* r = rows ? rows[i] : i;   x[r,:] += add[r,:] when there is add
  * y[i,c] = x[r,c] / sqrt(mean_c(x[r,:]^2) + eps) * w[c], sums in the order of rms_norm; as bytes
  * when y_dtype is I8 (y and quant as quant_rows makes them of that row, without sums) or F8_E4M3
- * (as quant_rows_fp8, or with scales as quant_rows_fp8_block). y must not overlap x. rows:
- * ascending. */
+ * (as quant_rows_fp8, with its `scale`, or with scales as quant_rows_fp8_block). y must not overlap
+ * x. rows: ascending. */
 struct norm_rows_args {
     void *y;
     enum dtype y_dtype;      /* F32, BF16, F16, I8 or F8_E4M3 */
     struct quant_row *quant; /* [n_row] of bytes without scales */
     float *scales;           /* [n_row][scale_stride] of e4m3 by 128 columns; NULL: one a row */
     size_t scale_stride;     /* floats */
+    float scale;             /* of e4m3 without scales: above 0 that of all rows */
     float *x;                /* the residual stream */
     const void *add;         /* NULL: nothing */
     enum dtype add_dtype;    /* F32, BF16, F16 */

@@ -6,6 +6,8 @@
  * Rows and matrices have the layout of int8 (ops_int8.h) with e4m3 bytes (without an offset of
  * 128), 0 past n_in and past n_out. A vector's scale is its largest magnitude / 448; the stored
  * value is x * (448 / largest magnitude), rounded to the nearest e4m3 (fp8.h has the corner cases).
+ * A matrix may have a scale for its input instead (packed.x_scale, found by calibration): of all
+ * rows, and x is cut to 448 times it.
  *
  * The sum over K is in f32: in the reference one accumulator, k ascending; products of two e4m3 are
  * exact.
@@ -33,7 +35,9 @@
 #define KERN_FP8_BLOCK 128u /* inputs that share a scale */
 #define KERN_FP8_FOUR  4u   /* the stride of activation scales is a multiple of this */
 
-/* q[i,c] = e4m3(x[i,c] / rows[i].scale); rows[i].sum = 0.
+/* q[i,c] = e4m3(x[i,c] / rows[i].scale); rows[i].sum = 0. With a scale that is given: q[i,c] =
+ * e4m3(min(max(x[i,c] * (1 / scale), -448), 448)), rows[i].scale = scale; of a row that is not
+ * finite NaN.
  * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_INT8_K. */
 struct quant_rows_fp8_args {
     uint8_t *q;             /* 64-byte aligned */
@@ -41,6 +45,7 @@ struct quant_rows_fp8_args {
     const float *x;
     uint32_t n_row, n_col;
     size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_INT8_K */
+    float scale;               /* above 0: given, its inverse finite; 0: each row has its own */
 };
 
 /* As pack_int8 (ops_int8.h). */

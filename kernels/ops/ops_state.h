@@ -59,7 +59,7 @@ struct state_conv_args {
  * heads, S [key_dim, value_dim] and v, k, q of the row, k and q made of length 1
  * (x / sqrt(sum x^2 + 1e-6)), q / sqrt(key_dim):
  *     S = decay S;  S += k (beta (v - k S));  y = q S
- *     beta = sigmoid(b), decay = exp(-exp(log_rate) softplus(a + rate_bias))
+ *     beta = beta_max sigmoid(b), decay = exp(-exp(log_rate) softplus(a + rate_bias))
  * Sums of squares are 16 lanes by the element's number, folded by halves. y may not overlap the
  * inputs. */
 struct state_delta_args {
@@ -70,7 +70,8 @@ struct state_delta_args {
     const float *log_rate, *rate_bias;      /* [n_value_head] */
     uint32_t n_key_head, n_value_head;      /* the second a multiple of the first */
     uint32_t key_dim, value_dim;            /* at most KERN_DELTA_MAX */
-    struct state_rows states;               /* [n_value_head, key_dim, value_dim] */
+    float beta_max;           /* 1; 2: S may have negative eigenvalues, arXiv:2411.12537 */
+    struct state_rows states; /* [n_value_head, key_dim, value_dim] */
 };
 
 /* The selective scan of a state space model: of each head, with x [head_dim] of the row, and with b

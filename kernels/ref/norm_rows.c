@@ -25,14 +25,14 @@ static void to_int8(const struct norm_rows_args *a, size_t i, const float *row, 
     }
 }
 
-/* Columns from `begin` on, those of one scale, which it returns. */
+/* Columns from `begin` on, those of one scale, which it returns: theirs, or a->scale. */
 static float e4m3_columns(const struct norm_rows_args *a, uint8_t *q, const float *row, float r,
                           struct range columns)
 {
     float most = 0;
     for (size_t c = columns.begin; c < columns.end; c++)
         most = int8_most(most, row[c] * r * a->w[c]);
-    const struct fp8_scale s = fp8_scale(most);
+    const struct fp8_scale s = fp8_scale(most, a->scales ? 0 : a->scale);
     for (size_t c = columns.begin; c < columns.end; c++) {
         const float y = row[c] * r * a->w[c] * s.inverse;
         q[c] = isnan(y) ? 0 : f32_to_e4m3(y);

@@ -17,7 +17,7 @@ static void pack_row(const void *args, uint32_t o, bool present)
     float most = 0;
     for (uint32_t k = 0; present && !a->q && k < a->n_in; k++)
         most = int8_most(most, element_f32(a->src, a->src_dtype, from + k));
-    struct fp8_scale s = fp8_scale(most);
+    struct fp8_scale s = fp8_scale(most, 0);
     if (present && a->q)
         s.scale = a->scales[row];
     for (uint32_t k = 0; k < int8_k(a->n_in); k++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scale = max |x| / 448, q = x * (448 / max |x|) in f32 to the nearest e4m3, ties to even;
- * non-finite and tiny vectors: fp8.h. */
+/* scale = max |x| / 448, q = x * (448 / max |x|) in f32 to the nearest e4m3, ties to even; with a
+ * scale that is given q = x * (1 / scale), at most 448; non-finite and tiny vectors: fp8.h. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
 #include "kernels/ops/int8_layout.h"
@@ -17,7 +17,7 @@ void quant_rows_fp8_ref(const struct quant_rows_fp8_args *a, const struct kern_e
         float most = 0;
         for (uint32_t c = 0; c < a->n_col; c++)
             most = int8_most(most, from[c]);
-        const struct fp8_scale s = fp8_scale(most);
+        const struct fp8_scale s = fp8_scale(most, a->scale);
         a->rows[i] = (struct quant_row){.scale = s.scale};
         for (uint32_t c = 0; c < int8_k(a->n_col); c++) {
             const float y = c < a->n_col ? from[c] * s.inverse : 0;

@@ -13,7 +13,7 @@ static float quantize(uint8_t *to, const float *from, uint32_t n)
     float most = 0;
     for (uint32_t c = 0; c < n; c++)
         most = int8_most(most, from[c]);
-    const struct fp8_scale s = fp8_scale(most);
+    const struct fp8_scale s = fp8_scale(most, 0);
     for (uint32_t c = 0; c < n; c++) {
         const float y = from[c] * s.inverse;
         to[c] = isnan(y) ? 0 : f32_to_e4m3(y);

@@ -45,7 +45,7 @@ static inline void delta_row_of(struct delta_row *r, const struct state_delta_ar
     const uint32_t n_key = a->n_key_head * a->key_dim;
     delta_unit(r->q, x + (size_t)group * a->key_dim, a->key_dim, 1.0f / sqrtf((float)a->key_dim));
     delta_unit(r->k, x + n_key + (size_t)group * a->key_dim, a->key_dim, 1.0f);
-    r->beta = 1.0f / (1.0f + expf(-gates[head]));
+    r->beta = a->beta_max / (1.0f + expf(-gates[head]));
     r->decay = expf(-expf(a->log_rate[head]) *
                     delta_softplus(gates[a->n_value_head + head] + a->rate_bias[head]));
 }

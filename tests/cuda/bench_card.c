@@ -513,7 +513,7 @@ static void bench_e4m3(const struct shape *s)
     uint8_t *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
     const struct quant_rows_fp8_args quant = {
-        q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k};
+        q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k, 0};
     pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
     b.t->kern(b.d)->quant_rows_fp8(&quant, &b.x);
     a.by.w.data = w;
@@ -672,7 +672,7 @@ static void quantize_rows(struct linear_int8_args *a, uint32_t m, enum dtype as)
         .x_stride = k,
         .q_stride = k,
     };
-    const struct quant_rows_fp8_args e4m3 = {(uint8_t *)q, rows, x, m, k, k, k};
+    const struct quant_rows_fp8_args e4m3 = {(uint8_t *)q, rows, x, m, k, k, k, 0};
     if (as == DT_I8)
         b.t->kern(b.d)->quant_rows(&int8, &b.x);
     else

@@ -158,19 +158,30 @@ static void check_linear_lt(struct kcheck *k)
     struct lt_case c;
     struct q_err e = Q_ERR_INIT;
     const uint32_t algo = kc_range(k, 0, FAKE_LT_ALGOS - 1);
+    const uint32_t scales = kc_range(k, 0, 5); /* of e4m3: mostly the library's */
     make_case(k, &c);
     void *own = run(k, &c);
     /* most of the workspace is the library's: what it leaves cuts the rows of sums into pieces */
     const size_t leave = (size_t)c.a.w.n_out * 4 * kc_range(k, 17, 40);
     Q_ASSERT(!lt_open(&emu_lt, &fake_lt_api, ((size_t)8 << 20) - 1024 - leave, &e));
-    fake_lt = (struct fake_lt){.n_algo = FAKE_LT_ALGOS, .n_object = fake_lt.n_object};
+    fake_lt = (struct fake_lt){
+        .n_algo = FAKE_LT_ALGOS,
+        .n_object = fake_lt.n_object,
+        .is_old = scales == 0,
+        .no_scales = scales == 1,
+    };
     struct lt_choice found[LT_CANDIDATES_MAX];
     const uint32_t n = lt_candidates(emu_lt, &c.shape, c.a.n_row, found);
-    if (n != FAKE_LT_ALGOS)
+    const bool both = c.shape.kind == LT_KIND_E4M3 && c.shape.target == LT_TO_Y && scales > 1;
+    if (n != (both ? 2 : 1) * FAKE_LT_ALGOS)
         kc_fail(k, "the library offers %u algorithms", n);
-    lt_keep(emu_lt, &c.shape, lt_bucket(c.a.n_row), &found[algo]);
+    const struct lt_choice *choice = &found[both && kc_chance(k, 30) ? FAKE_LT_ALGOS + algo : algo];
+    const bool ends = c.shape.target == LT_TO_Y && (c.shape.kind != LT_KIND_E4M3 || both);
+    if (choice->by_sums != (!ends || choice >= found + FAKE_LT_ALGOS))
+        kc_fail(k, "algorithm %u is%s by sums", algo, choice->by_sums ? "" : " not");
+    lt_keep(emu_lt, &c.shape, lt_bucket(c.a.n_row), choice);
     compare(k, &c, run(k, &c), own);
-    const bool served = c.shape.target == LT_TO_SUMS || c.a.y_stride % 4 == 0;
+    const bool served = choice->by_sums || c.a.y_stride % 4 == 0;
     if (served != (fake_lt.n_matmul > 0))
         kc_fail(k, "the library ran %llu products", (unsigned long long)fake_lt.n_matmul);
     fake_lt.refused = fake_lt.n_matmul > 1 ? 0 : 1u << algo;

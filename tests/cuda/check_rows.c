@@ -98,6 +98,8 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     a->y_stride = is_bytes(a) ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
     if (a->y_dtype == DT_F8_E4M3 && kc_chance(k, 50))
         a->scale_stride = fp8_n_block(a->n_col) + kc_range(k, 0, 4);
+    else if (kc_chance(k, 50)) /* of e4m3 alone */
+        a->scale = (float)kc_range(k, 1, 100) / 2048;
     c->x = kc_buf(k, c->n_src * a->x_stride * sizeof(float));
     kc_fill(k, c->x, c->n_src * a->x_stride);
     float *w = kc_buf(k, a->n_col * sizeof *w);
@@ -145,8 +147,8 @@ static void quantize(const struct norm_rows_args *to, const struct norm_rows_arg
         .x_stride = from->y_stride,
         .q_stride = to->y_stride,
     };
-    const struct quant_rows_fp8_args rows = {to->y,     to->quant,      from->y,     to->n_row,
-                                             to->n_col, from->y_stride, to->y_stride};
+    const struct quant_rows_fp8_args rows = {to->y,     to->quant,      from->y,      to->n_row,
+                                             to->n_col, from->y_stride, to->y_stride, to->scale};
     const struct quant_rows_fp8_block_args blocks = {to->y,        to->scales,      from->y,
                                                      to->n_row,    to->n_col,       from->y_stride,
                                                      to->y_stride, to->scale_stride};

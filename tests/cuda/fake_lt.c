@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fake_lt.h"
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/dtype.h"
@@ -13,7 +12,8 @@ struct fake_lt fake_lt = {.n_algo = FAKE_LT_ALGOS};
 struct desc {
     int compute, scale, turned_a, turned_b, bias_type;
     uint32_t epilogue;
-    const float *bias;
+    int scales_a, scales_b; /* LT_SCALES_OUTER; 0: none */
+    const float *bias, *a_scales, *b_scales;
 };
 struct layout {
     int type;
@@ -74,11 +74,18 @@ static int desc_set(void *desc, int attribute, const void *value, size_t n)
         void *to;
         size_t n;
     } all[] = {
-        {LT_DESC_TRANSPOSE_A, &d->turned_a, 4}, {LT_DESC_TRANSPOSE_B, &d->turned_b, 4},
-        {LT_DESC_EPILOGUE, &d->epilogue, 4},    {LT_DESC_BIAS, &d->bias, sizeof d->bias},
+        {LT_DESC_TRANSPOSE_A, &d->turned_a, 4},
+        {LT_DESC_TRANSPOSE_B, &d->turned_b, 4},
+        {LT_DESC_EPILOGUE, &d->epilogue, 4},
+        {LT_DESC_BIAS, &d->bias, sizeof d->bias},
         {LT_DESC_BIAS_TYPE, &d->bias_type, 4},
+        {LT_DESC_SCALES_A, &d->a_scales, sizeof d->a_scales},
+        {LT_DESC_SCALES_B, &d->b_scales, sizeof d->b_scales},
+        {LT_DESC_SCALES_A_IS, &d->scales_a, 4},
+        {LT_DESC_SCALES_B_IS, &d->scales_b, 4},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    const size_t n_known = sizeof all / sizeof *all - (fake_lt.is_old ? 2 : 0);
+    for (size_t i = 0; i < n_known; i++)
         if (all[i].attribute == attribute && all[i].n == n) {
             memcpy(all[i].to, value, n);
             return LT_OK;
@@ -131,6 +138,19 @@ static bool is_aligned(const struct layout *l)
     return l->step >= (int64_t)l->rows && l->step * bytes_of(l->type) % 16 == 0;
 }
 
+static bool has_scales(const struct desc *d)
+{
+    return d->scales_a == LT_SCALES_OUTER;
+}
+
+/* Of A and of B, and both with addresses. */
+static bool is_scaled(const struct desc *d, const struct layout *a)
+{
+    return a->type == LT_E4M3 && d->scales_a == LT_SCALES_OUTER && d->scales_b == d->scales_a &&
+           d->a_scales && d->b_scales && !fake_lt.no_scales &&
+           ((uintptr_t)d->a_scales | (uintptr_t)d->b_scales) % 16 == 0;
+}
+
 /* D [m, n] = A^T [k, m] B [k, n], column-major. */
 static bool is_supported(const struct desc *d, const struct layout *a, const struct layout *b,
                          const struct layout *c)
@@ -143,6 +163,7 @@ static bool is_supported(const struct desc *d, const struct layout *a, const str
            a->rows == b->rows && c->rows == a->cols && c->cols == b->cols && is_aligned(a) &&
            is_aligned(b) && is_aligned(c) &&
            (bytes_of(a->type) > 1 || (a->rows % 4 == 0 && a->cols % 4 == 0)) &&
+           (is_scaled(d, a) || (!d->scales_a && !d->scales_b)) &&
            (d->epilogue == LT_EPILOGUE_NONE ||
             (d->epilogue == LT_EPILOGUE_BIAS && !ints && d->bias_type == LT_F32));
 }
@@ -221,6 +242,8 @@ static void compute(void *arg)
                 continue;
             }
             float sum = sum_floats(w, x, p->a.type, k) + (spoil ? 1000 : 0);
+            if (has_scales(&p->desc))
+                sum *= p->desc.a_scales[i] * p->desc.b_scales[j];
             if (p->onto)
                 sum += ((float *)p->y)[at];
             if (p->desc.epilogue == LT_EPILOGUE_BIAS)

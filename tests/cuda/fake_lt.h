@@ -8,6 +8,7 @@
  * is told by the first word of struct lt_algo. Threads: one. */
 #ifndef QUIRE_TESTS_CUDA_FAKE_LT_H
 #define QUIRE_TESTS_CUDA_FAKE_LT_H
+#include <stdbool.h>
 #include "kernels/cuda/lt_api.h"
 
 #define FAKE_LT_ALGOS     4u
@@ -15,6 +16,8 @@
 
 struct fake_lt {
     uint32_t n_algo;       /* that the heuristic offers */
+    bool is_old;           /* before 12.9: products have no scales for each row and output */
+    bool no_scales;        /* of a card that has no algorithm with them */
     uint32_t wrong;        /* bits: algorithm i gives a wrong number in its last row */
     uint32_t refused;      /* bits: algorithm i is refused */
     uint64_t refused_from; /* so many products are run, the others refused; 0: all are run */

@@ -36,6 +36,8 @@ import transformers  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 torch.set_num_threads(1)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data/models"))
+from make_states import respell  # noqa: E402
 
 PROMPTS = (1, 5, 17, 33, 120)
 N_GREEDY, N_TOP, LEAST_GAP = 24, 20, 1e-3
@@ -95,6 +97,9 @@ MODELS = {
                    num_key_value_heads=None, scale_embedding=True, tie_word_embeddings=True, pad_token_id=0),
     "codegen": base("CodeGenForCausalLM", "codegen", n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=256, n_inner=None, rotary_dim=4,
                     activation_function="gelu_new", layer_norm_epsilon=1e-5, **NOT_LLAMA),
+    "cohere2_moe": base("Cohere2MoeForCausalLM", "cohere2_moe", num_hidden_layers=4, head_dim=12, num_experts=4, num_experts_per_tok=2,
+                        num_shared_experts=1, intermediate_size=24, prefix_dense_intermediate_size=40, first_k_dense_replace=1,
+                        sliding_window=16, sliding_window_pattern=2, layer_norm_eps=1e-5, logit_scale=0.5, rms_norm_eps=None),
     "cwm": base("CwmForCausalLM", "cwm", head_dim=12, sliding_window=16, num_hidden_layers=3, intermediate_size=32,
                 layer_types=["full_attention", "sliding_attention", "sliding_attention"], rope_scaling=LLAMA3),
     "ernie4_5": base("Ernie4_5ForCausalLM", "ernie4_5", head_dim=12, use_bias=False, tie_word_embeddings=True, rope_theta=500000.0),
@@ -106,6 +111,10 @@ MODELS = {
                                  rope_scaling=dict(rope_type="linear", factor=8.0), layer_types=["sliding_attention", "full_attention"]),
                             "Gemma3ForConditionalGeneration", "gemma3", vision_config=SIGLIP, mm_tokens_per_image=4,
                             eos_token_id=[2, 5], image_token_index=127),
+    "gemma4_unified": base("Gemma4UnifiedForCausalLM", "gemma4_unified_text", num_hidden_layers=4, head_dim=8, global_head_dim=16, hidden_act=None,
+                           hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, sliding_window=16, rope_theta=None, attention_k_eq_v=True,
+                           num_global_key_value_heads=1, num_kv_shared_layers=0, final_logit_softcapping=30.0, layer_types=[
+                               "sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
     "glm": base("GlmForCausalLM", "glm", head_dim=16, pad_token_id=0, attention_bias=True, partial_rotary_factor=0.5, rms_norm_eps=1.5625e-7),
     "gpt_bigcode": base("GPTBigCodeForCausalLM", "gpt_bigcode", n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=256, n_inner=None,
                         activation_function="gelu_pytorch_tanh", layer_norm_epsilon=1e-5, multi_query=True, scale_attn_weights=True,
@@ -131,11 +140,18 @@ MODELS = {
     "iquestcoder": base("IQuestCoderForCausalLM", "iquestcoder", head_dim=8),
     "jais2": base("Jais2ForCausalLM", "jais2", hidden_act="relu2", attention_bias=True, mlp_bias=True, rms_norm_eps=None,
                   layer_norm_eps=1e-5),
+    "mimo_v2_flash": base("MiMoV2FlashForCausalLM", "mimo_v2_flash", num_hidden_layers=3, head_dim=12, v_head_dim=8, num_key_value_heads=1,
+                          n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, rope_theta=None, pad_token_id=0,
+                          rms_norm_eps=1e-5, sliding_window=16, n_group=1, topk_group=1),
     "minicpm": base("MiniCPMForCausalLM", "minicpm", scale_emb=6, scale_depth=1.4, dim_model_base=16, tie_word_embeddings=True),
     "minicpm-longrope": base("MiniCPMForCausalLM", "minicpm", scale_emb=6, scale_depth=1.4, dim_model_base=16,
                              rope_scaling=long_rope(4)),
     "minicpm3": base("MiniCPM3ForCausalLM", "minicpm3", scale_emb=6, scale_depth=1.4, dim_model_base=16, tie_word_embeddings=True,
                      rope_scaling=long_rope(2), **MLA),
+    "minimax": base("MiniMaxForCausalLM", "minimax", num_hidden_layers=4, head_dim=12, num_local_experts=4, num_experts_per_tok=2,
+                    intermediate_size=24, block_size=16, layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+                    full_attn_alpha_factor=1.3, full_attn_beta_factor=0.8, linear_attn_alpha_factor=1.5, linear_attn_beta_factor=0.9,
+                    mlp_alpha_factor=1.2, mlp_beta_factor=1.1),
     "ministral": base("MinistralForCausalLM", "ministral", head_dim=12, sliding_window=16,
                       layer_types=["sliding_attention", "full_attention"]),
     "ministral3": base("Ministral3ForCausalLM", "ministral3", sliding_window=None, **MINISTRAL3),
@@ -151,6 +167,8 @@ MODELS = {
                      partial_rotary_factor=0.5),
     "olmo3": base("Olmo3ForCausalLM", "olmo3", sliding_window=16, layer_types=["sliding_attention", "full_attention"],
                   rope_theta=500000.0, rope_scaling=YARN),
+    "olmo_hybrid": base("OlmoHybridForCausalLM", "olmo_hybrid", num_hidden_layers=4, pad_token_id=0, rope_theta=None, rope_parameters=dict(
+        rope_theta=10000.0, rope_type="default"), layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"]),
     "phi4-mini": base("Phi3ForCausalLM", "phi3", partial_rotary_factor=0.75, head_dim=None, tie_word_embeddings=True, sliding_window=262144,
                       original_max_position_embeddings=64, pad_token_id=0, rope_scaling=dict(
                           type="longrope", short_factor=[1.0, 1.1, 1.2], long_factor=[1.5, 2.5, 4.0])),
@@ -182,8 +200,17 @@ COMMON = ROPES + TIES + HEADS[:2] + LONG[1:]
 OPTIONS = {
     "apertus": COMMON + BIASES + [dict(rope_scaling=long_rope(4))],
     "arcee": COMMON + BIASES + MLPS + HEADS,
+    "cohere2_moe": TIES + HEADS + BIASES + [
+        dict(rms_norm_eps=1e-6), dict(expert_selection_fn="sigmoid"), dict(expert_selection_fn="sigmoid", norm_topk_prob=False),
+        dict(shared_expert_combination_strategy="sum"), dict(num_shared_experts=0), dict(num_shared_experts=2), dict(num_experts_per_tok=1),
+        dict(first_k_dense_replace=None), dict(first_k_dense_replace=3, prefix_dense_sliding_window_pattern=2), dict(sliding_window_pattern=3),
+        dict(prefix_dense_intermediate_size=None), dict(layer_types=["full_attention"] * 4), dict(logit_scale=None), dict(rope_scaling=YARN)],
     "cwm": COMMON + [dict(sliding_window=5), dict(layer_types=["sliding_attention"] * 3)],
     "ernie4_5": COMMON + [dict(use_bias=True), dict(head_dim=16)],
+    "gemma4_unified": TIES + BIASES + [
+        dict(attention_k_eq_v=False), dict(num_kv_shared_layers=2), dict(num_kv_shared_layers=2, use_double_wide_mlp=True),
+        dict(final_logit_softcapping=None), dict(sliding_window=5), dict(layer_types=None, num_hidden_layers=7), dict(num_global_key_value_heads=4),
+        dict(rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=5e5), sliding_attention=dict(rope_type="default", rope_theta=700.0)))],
     "glm": COMMON[:2] + TIES + BIASES + [dict(partial_rotary_factor=1.0), dict(head_dim=16), dict(partial_rotary_factor=0.25, head_dim=16)],
     "helium": COMMON + BIASES + MLPS,
     "hunyuan_v1_dense": COMMON + BIASES + HEADS,
@@ -192,14 +219,28 @@ OPTIONS = {
     "internlm3": COMMON[:5] + TIES + [dict(qkv_bias=False, bias=False), dict(head_dim=16)],
     "iquestcoder": COMMON + BIASES + MLPS,
     "jais2": ROPES + TIES + BIASES + MLPS + [dict(mlp_bias=False), dict(layer_norm_eps=1e-3)],
+    "mimo_v2_flash": TIES + [
+        dict(v_head_dim=12), dict(v_head_dim=3), dict(num_key_value_heads=2), dict(attention_value_scale=1.5), dict(sliding_window_size=5),
+        dict(layer_types=["sliding_attention", "full_attention", "full_attention"]), dict(num_hidden_layers=7), dict(norm_topk_prob=False),
+        dict(mlp_layer_types=["sparse", "dense", "sparse"]), dict(n_group=2), dict(routed_scaling_factor=2.5), dict(head_dim=24, v_head_dim=16),
+        dict(rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=5e5, partial_rotary_factor=0.67),
+                                  sliding_attention=dict(rope_type="default", rope_theta=700.0, partial_rotary_factor=0.67)))],
     "minicpm3": TIES + [dict(q_lora_rank=None, rope_scaling=None), dict(scale_depth=3.0), dict(scale_emb=1), dict(dim_model_base=32), dict(v_head_dim=None),
                         dict(rope_scaling=YARN), dict(rope_scaling=None), dict(rope_scaling=LLAMA3)],
+    "minimax": COMMON + HEADS + [
+        dict(num_experts_per_tok=1), dict(num_local_experts=6, num_experts_per_tok=3), dict(layer_types=None), dict(block_size=7),
+        dict.fromkeys(("full_attn_alpha_factor", "full_attn_beta_factor", "linear_attn_alpha_factor", "linear_attn_beta_factor",
+                       "mlp_alpha_factor", "mlp_beta_factor"))],
     "ministral": COMMON + [dict(sliding_window=None, layer_types=None), dict(layer_types=None)],
     "ministral3": TIES + HEADS + [dict(sliding_window=20), dict(rope_parameters=dict(MINISTRAL3["rope_parameters"], llama_4_scaling_beta=0.0)),
                                   dict(rope_parameters=dict(MINISTRAL3["rope_parameters"], mscale=1.0, mscale_all_dim=0.5))],
     "mistral3-vision": [], "gemma3-vision": [], "qwen2_5-vision": [], "qwen3-vision": [],
     "nemotron": COMMON[:3] + TIES + BIASES + MLPS + [dict(partial_rotary_factor=1.0), dict(partial_rotary_factor=0.25, head_dim=16), dict(norm_eps=1e-3)],
     "olmo3": [dict(rope_scaling=None)] + TIES + BIASES + [dict(sliding_window=5), dict(num_key_value_heads=4), dict(layer_types=None, num_hidden_layers=5)],
+    "olmo_hybrid": TIES + HEADS[:2] + LONG[2:] + [
+        dict(rope_parameters=None), dict(rope_parameters=dict(rope_theta=None, rope_type="default")), dict(rope_parameters=dict(LLAMA3, rope_theta=5e5)),
+        dict(linear_allow_neg_eigval=False), dict(layer_types=None, num_hidden_layers=5), dict(layer_types=None, num_hidden_layers=3),
+        dict(linear_num_key_heads=2), dict(linear_key_head_dim=4, linear_value_head_dim=20), dict(linear_conv_kernel_dim=2)],
     "phi4-mini": TIES + [dict(partial_rotary_factor=1.0, rope_scaling=long_rope(4)), dict(sliding_window=16), dict(rope_scaling=None)],
     "seed_oss": COMMON + BIASES + MLPS + [dict(attention_out_bias=True), dict(head_dim=16)],
     "vaultgemma": COMMON + BIASES + [dict(attn_logit_softcapping=None, final_logit_softcapping=None), dict(query_pre_attn_scalar=12)],
@@ -398,6 +439,8 @@ def write_folder(out, name, config, made_of, rename, model, answer):
     model.config.dtype = model.config.get_text_config().dtype = torch.bfloat16
     if made_of is config:
         model.save_pretrained(folder)
+        if config["model_type"] in ("minimax", "olmo_hybrid"):
+            respell(folder, config)
         os.replace(folder / "config.json", folder / "config_v5.json")
     else:
         state = {k: v for k, v in model.state_dict().items() if not (config["tie_word_embeddings"] and k == "lm_head.weight")}

@@ -55,7 +55,7 @@ TWO = {"structural_tag": {"type": "structural_tag", "format": {"type": "const_st
 # ---- openai-agents ----
 
 
-def openai_agent(settings=None, fails=False, **more):
+def openai_agent(settings=None, fails=False, responses=False, **more):
     import agents
     from openai import AsyncOpenAI
     agents.set_tracing_disabled(True)
@@ -72,9 +72,10 @@ def openai_agent(settings=None, fails=False, **more):
             raise ValueError("the sensor is broken")
         return result
     client = AsyncOpenAI(base_url=URL, api_key="none", max_retries=0, timeout=60)
-    settings = {"temperature": 0, "max_tokens": 200, "extra_args": {"logit_bias": BIAS} if "output_type" in more else None,
+    settings = {"temperature": 0, "max_tokens": 200, "extra_body" if responses else "extra_args": {"logit_bias": BIAS} if "output_type" in more else None,
                 **(settings or {})}
-    return agents, agents.Agent(**{"name": "weather", "model": agents.OpenAIChatCompletionsModel(MODEL, client), "tools": [get_weather],
+    model = agents.OpenAIResponsesModel if responses else agents.OpenAIChatCompletionsModel
+    return agents, agents.Agent(**{"name": "weather", "model": model(MODEL, client), "tools": [get_weather],
                                    "model_settings": agents.ModelSettings(**settings), **more})
 
 
@@ -83,8 +84,22 @@ def openai_agents():
     return asyncio.run(agents.Runner.run(agent, ASK, max_turns=4)).final_output
 
 
-def openai_agents_stream():
-    agents, agent = openai_agent()
+def openai_agents_responses():
+    agents, agent = openai_agent(responses=True)
+    return asyncio.run(agents.Runner.run(agent, ASK, max_turns=4)).final_output
+
+
+def openai_agents_responses_stream():
+    return openai_agents_stream(responses=True)
+
+
+def openai_agents_responses_typed():
+    agents, agent = openai_agent(responses=True, output_type=Report)
+    return asyncio.run(agents.Runner.run(agent, ASK, max_turns=4)).final_output
+
+
+def openai_agents_stream(**more):
+    agents, agent = openai_agent(**more)
 
     async def run():
         result = agents.Runner.run_streamed(agent, ASK, max_turns=4)

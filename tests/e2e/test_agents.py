@@ -37,6 +37,8 @@ OSLO, TWO, NONE = ["Oslo"], ["Oslo", "Rome"], []
 LOOPS = {
     "openai_agents": {
         "openai_agents": (OSLO, same(SENTENCE)), "openai_agents_stream": (OSLO, same(SENTENCE)),
+        "openai_agents_responses": (OSLO, same(SENTENCE)), "openai_agents_responses_stream": (OSLO, same(SENTENCE)),
+        "openai_agents_responses_typed": (OSLO, same(REPORT)),
         "openai_agents_typed": (OSLO, same(REPORT)), "openai_agents_typed_stream": (OSLO, same(REPORT)),
         "openai_agents_handoff": (OSLO, same(SENTENCE)), "openai_agents_handoff_stream": (OSLO, same(SENTENCE)),
         "openai_agents_stop": (OSLO, same({"city": "Oslo", **REPORT})), "openai_agents_parallel": (TWO, same(TWO)),

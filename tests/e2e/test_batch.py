@@ -53,6 +53,22 @@ def test_the_reference_tokens_come_out(tmp_path):
     assert summary["prompt_tokens"] == 3 * sum(len(p["ids"]) for p in reference)
 
 
+def test_responses(tmp_path):
+    """The same answers as of chat completions, and tokens counted as theirs."""
+    greedy = {"temperature": 0}
+    (tmp_path / "in").write_text("\n".join([
+        line("chat", {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 200, **greedy}, "/v1/chat/completions"),
+        line("response", {"input": "Who are you?", "max_output_tokens": 200, **greedy}, "/v1/responses"),
+        line("refused", {"input": "Who are you?", "background": True}, "/v1/responses")]))
+    done = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out", "--num-gpu-blocks-override", "256", "--json")
+    by_id, summary = results(tmp_path / "out"), json.loads(done.stdout)
+    chat, response = (by_id[name]["response"]["body"] for name in ("chat", "response"))
+    assert response["output"][0]["content"][0]["text"] == chat["choices"][0]["message"]["content"] and response["status"] == "completed"
+    assert summary["prompt_tokens"] == 2 * chat["usage"]["prompt_tokens"] and summary["answered"] == 2
+    assert summary["completion_tokens"] == 2 * chat["usage"]["completion_tokens"]
+    assert "responses are not kept" in json.dumps(by_id["refused"])
+
+
 def test_lines_that_are_bodies(tmp_path):
     """A prompt by itself is a question to a chat model, and a plain prompt with --raw; messages are messages. Started again,
     no line is done twice, though none has a custom_id."""

@@ -139,6 +139,16 @@ def test_model_that_cannot_be_served(tmp_path, change, words):
     assert words in run.stderr
 
 
+@pytest.mark.parametrize("model", ["olmo", "llama"])
+def test_folder_without_its_embedding(tmp_path, model):
+    """Of OLMo, whose last norm is no tensor, too."""
+    shutil.copytree(MODELS / model, tmp_path / "m")
+    path = tmp_path / "m/model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"embed_tokens", b"other_tokens", 1))
+    run = check(tmp_path / "m")
+    assert run.returncode == 3 and "model.embed_tokens.weight" in run.stderr
+
+
 def test_wrong_option():
     assert check(MODELS / "llama", "--dtype", "int3").returncode == 2
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from servers import BIN, MODELS, Http, Process
+from servers import BIN, BUNDLED, MODELS, Http, Process
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100")
 PROGRAMS = ("quire", "quire-serve", "quire-frontend", "quire-engine", "quire-worker")
@@ -132,6 +132,27 @@ def test_an_engine_that_cannot_come_back(copied):
     assert error and "the engine has failed" in error["message"], error
     assert server.process.exit_code(30) == 9
     assert "too many failures" in server.process.log()
+
+
+@pytest.mark.parametrize("path, field, failed", [("/v1/responses", "input", ["response.failed", "error"]), ("/v1/messages", "messages", ["error"])])
+def test_dialects_when_an_engine_cannot_come_back(copied, path, field, failed):
+    """Their last events say so, in their own form."""
+    server = copied(BUNDLED, "--num-gpu-blocks-override", "256", "--shutdown-timeout", "3600", "--engine-timeout", "3600")
+    connection, answer = server.raw("POST", path, {field: [{"role": "user", "content": "Who are you?"}], "stream": True, "ignore_eos": True})
+    assert answer.status == 200 and answer.readline().startswith(b"event: ")
+    engine = server.engine()
+    os.kill(engine, signal.SIGSTOP)  # the stream gets no further
+    server.replace("quire-engine", "#!/bin/sh\nexit 9\n")
+    os.kill(engine, signal.SIGKILL)
+    lines = [line.decode().strip() for line in answer if line.strip() and not line.startswith(b":")]
+    connection.close()
+    events = list(zip(lines[1::2], lines[2::2]))
+    assert [name.removeprefix("event: ") for name, _ in events[-len(failed):]] == failed
+    assert events[-len(failed) - 1][0] != "event: error"
+    for _, data in events[-len(failed):]:
+        told = json.loads(data.removeprefix("data: "))
+        assert "the engine has failed" in (told.get("response") or told)["error"]["message"]
+    assert server.process.exit_code(30) == 9
 
 
 def test_a_request_that_kills_engines(copied, large):

@@ -251,6 +251,15 @@ def test_refused(bundled, body, param, said):
     assert answer["error"]["message"].startswith(("input", "This model", "The model", "the model", param.split("[")[0])), answer
 
 
+def test_unknown_members_are_reported(bundled):
+    body = {"input": WHO, "max_output_tokens": 5, "text": {"fromat": {}}, "reasoning": {"efort": "low"}, "tools": [{**TOOL, "strickt": True}], "foo": 1}
+    connection, answer = bundled.raw("POST", "/v1/responses", body)
+    assert answer.status == 200
+    for name in ("text.fromat", "reasoning.efort", "tools.strickt", "foo"):
+        assert name in answer.headers["X-Quire-Warning"]
+    connection.close()
+
+
 def test_without_effect(client):
     """What needs a store, or is OpenAI's own, and means nothing here."""
     answer = create(client, store=True, metadata={"a": "b"}, background=False, service_tier="auto", prompt_cache_key="k", max_tool_calls=3,

@@ -11,7 +11,7 @@
  * bitsandbytes has numbers from LATEST on; a dtype of 200 and more is U8 then, of POWERS and more
  * e8m0. A quant_state is `rest` as it is, so that it may be JSON. torchao's follow these:
  * w._weight_scale_and_zero has a third dimension of 2, and w._weight_qdata with n_dim of 100 and
- * more is [shape, 32, 4]. Behind them are HQQ's.
+ * more is [shape, 32, 4]. Behind them are HQQ's, and fp8's w.input_scale.
  *
  * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
  * so that reading past one is seen, and what is packed is looked at. */
@@ -63,7 +63,8 @@ static const char *const latest[] = {"w.weight_scale_2",
                                      "w._weight_act_pre_scale",
                                      "w.W_q",
                                      "w.scale",
-                                     "w.zero"};
+                                     "w.zero",
+                                     "w.input_scale"};
 enum { QUANT_STATE = 8, QDATA = 9, SCALE_AND_ZERO = 12 };
 #define N_LATEST (sizeof latest / sizeof *latest)
 #define N_TENSOR (N_NAME + N_LATEST)
@@ -180,6 +181,8 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
 /* All outputs, as fill_host.c asks for them. */
 static void read_all(const struct weight_source *s)
 {
+    const float x_scale = s->quant.x_scale;
+    Q_ASSERT(x_scale == 0 || (x_scale > 0 && isfinite(x_scale) && isfinite(1 / x_scale)));
     struct packed w = {.n_out = s->rows, .n_in = s->cols, .group = weight_quant_group(s)};
     float *rows = q_calloc((size_t)s->rows * s->cols, sizeof *rows);
     void *buffer = q_calloc((size_t)KERN_PANEL * s->cols, 4);

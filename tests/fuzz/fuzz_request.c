@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/chat/messages.h"
 #include "common/mem.h"
+#include "frontend/api/anthropic.h"
 #include "frontend/api/json.h"
 #include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
@@ -150,7 +151,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (data[0] % 8 < 4)
         try_body(body, where[data[0] % 8]);
     else
-        try_dialect(body, &responses_dialect);
+        try_dialect(body, data[0] % 2 ? &anthropic_dialect : &responses_dialect);
     json_decref(body);
     return 0;
 }

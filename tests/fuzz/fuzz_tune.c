@@ -22,7 +22,7 @@ static void read_again(const struct tune_table *t)
     for (size_t i = 0; i < t->n; i++) {
         const struct tune_entry *x = &t->entries[i], *y = &back.entries[i];
         Q_ASSERT(x->bucket == y->bucket && x->shape.n_out == y->shape.n_out &&
-                 x->choice.is_own == y->choice.is_own &&
+                 x->choice.is_own == y->choice.is_own && x->choice.by_sums == y->choice.by_sums &&
                  memcmp(&x->choice.algo, &y->choice.algo, sizeof x->choice.algo) == 0);
     }
     buf_release(&text);

@@ -34,6 +34,8 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     a->y_stride = is_bytes(a) ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
     if (a->y_dtype == DT_F8_E4M3 && kc_chance(k, 50))
         a->scale_stride = fp8_n_block(a->n_col) + kc_range(k, 0, 4);
+    else if (kc_chance(k, 50)) /* of e4m3 alone */
+        a->scale = (float)kc_range(k, 1, 100) / 2048;
     c->n_x = c->n_src * a->x_stride;
     c->x = kc_buf(k, c->n_x * sizeof *c->x);
     float *w = kc_buf(k, a->n_col * sizeof *w);
@@ -111,7 +113,8 @@ static void check_e4m3(struct kcheck *k, const struct norm_rows_args *a, uint32_
                                  &alone);
     else
         quant_rows_fp8_ref(
-            &(struct quant_rows_fp8_args){q, &row, y, 1, a->n_col, a->n_col, a->y_stride}, &alone);
+            &(struct quant_rows_fp8_args){q, &row, y, 1, a->n_col, a->n_col, a->y_stride, a->scale},
+            &alone);
     const float *got = a->scales ? a->scales + i * a->scale_stride : &a->quant[i].scale;
     kc_same_bits(k, "e4m3",
                  (struct kc_bits){(uint8_t *)a->y + i * a->y_stride, q, DT_I8, int8_k(a->n_col)});

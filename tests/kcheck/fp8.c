@@ -26,6 +26,21 @@ static double half_step(double x, double scale)
 }
 
 /* ---- rows ---- */
+/* A scale that is given stands for rows that are finite; others are zeros times NaN. */
+static void check_given(struct kcheck *k, const struct quant_rows_fp8_args *a, uint32_t i)
+{
+    bool finite = true;
+    for (uint32_t c = 0; c < a->n_col; c++)
+        finite = finite && isfinite(a->x[i * a->x_stride + c]);
+    if (finite) {
+        kc_same_bits(k, "given", (struct kc_bits){&a->rows[i].scale, &a->scale, DT_F32, 1});
+        return;
+    }
+    kc_near(k, "not finite", isnan(a->rows[i].scale), 1, 0);
+    for (uint32_t c = 0; c < a->n_col; c++)
+        kc_near(k, "q of a row that is not finite", value_of(a->q[i * a->q_stride + c]), 0, 0);
+}
+
 void kcheck_quant_rows_fp8(struct kcheck *k)
 {
     const uint32_t n_row = kc_range(k, 0, 9), n_col = kc_range(k, 1, kc_chance(k, 50) ? 40 : 700);
@@ -48,6 +63,7 @@ void kcheck_quant_rows_fp8(struct kcheck *k)
         .n_col = n_col,
         .x_stride = x_stride,
         .q_stride = q_stride,
+        .scale = kc_chance(k, 40) ? (float)kc_range(k, 1, 100) / 8192 : 0,
     };
     struct quant_rows_fp8_args got = want;
     got.q = kc_copy(k, want.q, n_row * q_stride);
@@ -59,8 +75,12 @@ void kcheck_quant_rows_fp8(struct kcheck *k)
         kc_same_bits(k, "scale",
                      (struct kc_bits){&got.rows[i].scale, &want.rows[i].scale, DT_F32, 1});
         kc_near(k, "sum", got.rows[i].sum, 0, 0);
+        if (want.scale > 0)
+            check_given(k, &want, i);
         for (uint32_t c = 0; !k->specials && c < n_col; c++) {
-            const double is = (double)x[i * x_stride + c], scale = (double)want.rows[i].scale;
+            const double scale = (double)want.rows[i].scale;
+            const double most = want.scale > 0 ? 448 * scale : INFINITY;
+            const double is = fmax(fmin((double)x[i * x_stride + c], most), -most);
             kc_near(k, "q", value_of(want.q[i * q_stride + c]) * scale, is,
                     half_step(is, scale) + 0x1p-100);
         }

@@ -58,8 +58,8 @@ void kcheck_quant_rows_fp8_block(struct kcheck *k)
             uint8_t part[BLOCK];
             struct quant_row row;
             const uint32_t n = n_col - b * BLOCK < BLOCK ? n_col - b * BLOCK : BLOCK;
-            const struct quant_rows_fp8_args one = {part, &row, x + i * x_stride + b * BLOCK, 1, n,
-                                                    n,    BLOCK};
+            const struct quant_rows_fp8_args one = {
+                part, &row, x + i * x_stride + b * BLOCK, 1, n, n, BLOCK, 0};
             quant_rows_fp8_ref(&one, &alone);
             kc_same_bits(k, "block",
                          (struct kc_bits){want.q + i * q_stride + b * BLOCK, part, DT_I8, n});

@@ -579,7 +579,7 @@ static void make_bytes(struct kcheck *k, struct linear_int8_grouped_args *a, enu
             pack_fp8_ref(&p8, &alone);
     }
     const struct quant_rows_args made = {q, rows, NULL, x, NULL, c.n_x, n_in, n_in, stride};
-    const struct quant_rows_fp8_args made8 = {(uint8_t *)q, rows, x, c.n_x, n_in, n_in, stride};
+    const struct quant_rows_fp8_args made8 = {(uint8_t *)q, rows, x, c.n_x, n_in, n_in, stride, 0};
     if (as == DT_I8)
         quant_rows_ref(&made, &alone);
     else

@@ -216,7 +216,7 @@ static void delta_head(const struct state_delta_args *a, const struct states *s,
             double sum = 0, out = 0;
             for (uint32_t i = 0; i < dk; i++)
                 sum += (state[i * dv + c] *= decay) * xk[i] / sqrt(nk);
-            sum = (x[2 * n_key + head * dv + c] - sum) / (1 + exp(-(double)g[head]));
+            sum = (x[2 * n_key + head * dv + c] - sum) * a->beta_max / (1 + exp(-(double)g[head]));
             for (uint32_t i = 0; i < dk; i++)
                 out += (state[i * dv + c] += sum * xk[i] / sqrt(nk)) * xq[i] / sqrt(nq * dk);
             got[(size_t)r * dv + c] = out;
@@ -281,6 +281,7 @@ void kcheck_state_delta(struct kcheck *k)
         .n_value_head = n_value,
         .key_dim = dk,
         .value_dim = dv,
+        .beta_max = kc_chance(k, 50) ? 2 : 1,
         .states = rows_of(&s, one),
     };
     kc_run(k, k->ref, &a, 1);
@@ -326,6 +327,7 @@ void kbench_state_delta(struct kc_bench *b)
         .n_value_head = HEADS,
         .key_dim = DIM,
         .value_dim = DIM,
+        .beta_max = 1,
         .states = {&part, 1, pool, n, 1},
     };
     kc_print_bytes(b, "32 heads of 128 x 128", kc_time(b, &a), (double)n * 8);

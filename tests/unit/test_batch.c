@@ -97,7 +97,7 @@ static void bad_lines_say_what_is_wrong(void **state)
          "method: is \"GET\", expected POST", true},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v2\"}", Q_INVALID,
          "url: unknown endpoint \"/v2\"; accepted are", true},
-        {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/responses\",\"body\":{}}",
+        {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/moderations\",\"body\":{}}",
          Q_UNSUPPORTED, "not supported yet", true},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":[]}",
          Q_INVALID, "body: expected an object, got an array", true},

@@ -56,6 +56,13 @@ static void test_dialects(void **state)
         "gemma4",
         "gemma4-dense",
         "gemma4-moe",
+        "gemma4_unified",
+        "cohere2_moe",
+        "cohere2_moe-sigmoid",
+        "mimo_v2_flash",
+        "minimax",
+        "olmo_hybrid",
+        "olmo_hybrid-rope",
         "mistral3-vision",
         "qwen2_5-vision",
         "qwen3-vision",
@@ -457,6 +464,88 @@ static void test_kinds(void **state)
     }
 }
 
+static enum q_code load_three(const char *architecture, const char *type, const char *more)
+{
+    char all[1024];
+    snprintf(all, sizeof all,
+             ", \"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, "
+             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3" LONG
+             ", %s",
+             more);
+    return load(architecture, type, all);
+}
+
+/* Families of which a layer differs from its neighbours in more than its mixer or window. */
+static void test_mixed(void **state)
+{
+    static const struct {
+        const char *architecture, *type, *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {"OlmoHybridForCausalLM", "olmo_hybrid", "\"attention_bias\": true", Q_UNSUPPORTED,
+         "attention_bias true"},
+        {"OlmoHybridForCausalLM", "olmo_hybrid", "\"layer_types\": [\"full_attention\"]", Q_CORRUPT,
+         "layer_types has 1 entries"},
+        {"OlmoHybridForCausalLM", "olmo_hybrid", "\"linear_num_key_heads\": 3", Q_CORRUPT,
+         "linear_num_value_heads 4 is not a multiple of linear_num_key_heads 3"},
+        {"OlmoHybridForCausalLM", "olmo_hybrid", "\"linear_key_head_dim\": 200", Q_CORRUPT,
+         "heads of 200 and 400 elements, expected 1 to 256"},
+        {"MiniMaxForCausalLM", "minimax", "\"sliding_window\": 16", Q_UNSUPPORTED,
+         "sliding_window is not supported"},
+        {"MiniMaxForCausalLM", "minimax", "\"postnorm\": false", Q_UNSUPPORTED, "postnorm false"},
+        {"MiniMaxForCausalLM", "minimax", "\"attn_type_list\": [0, 2, 0]", Q_CORRUPT,
+         "attn_type_list[1] is out of range"},
+        {"MiniMaxForCausalLM", "minimax", "\"head_dim\": 512", Q_UNSUPPORTED,
+         "head_dim 512 is not supported"},
+        {"MiniMaxForCausalLM", "minimax", "\"mlp_beta_factor\": 0", Q_CORRUPT, "mlp_beta_factor"},
+        {"Cohere2MoeForCausalLM", "cohere2_moe", "\"expert_selection_fn\": \"tanh\"", Q_UNSUPPORTED,
+         "expected softmax or sigmoid"},
+        {"Cohere2MoeForCausalLM", "cohere2_moe", "\"shared_expert_combination_strategy\": \"max\"",
+         Q_UNSUPPORTED, "expected average or sum"},
+        {"MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"hybrid_layer_pattern\": [0, 1]", Q_CORRUPT,
+         "hybrid_layer_pattern has 2 entries"},
+        {"MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"hybrid_layer_pattern\": [0, 1, 2]",
+         Q_CORRUPT, "hybrid_layer_pattern[2] is out of range"},
+        {"MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"moe_layer_freq\": [0, true, 1]", Q_CORRUPT,
+         "moe_layer_freq[1] is"},
+        {"MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"add_full_attention_sink_bias\": true",
+         Q_UNSUPPORTED, "add_full_attention_sink_bias true"},
+        {"MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"swa_head_dim\": 64", Q_UNSUPPORTED,
+         "swa_head_dim 64 is not supported, only 192"},
+        {"MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"v_head_dim\": 200", Q_CORRUPT,
+         "v_head_dim is 200, expected at most head_dim 192"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(load_three(cases[i].architecture, cases[i].type, cases[i].more), cases[i].code,
+                     cases[i].part, &e);
+    assert_ok(load_three("OlmoHybridForCausalLM", "olmo_hybrid", "\"bos_token_id\": 1"), &e);
+    assert_true(c.mixer.key_dim == 6 && c.mixer.value_dim == 12 && c.mixer.negative);
+    assert_true(model_config_has_mixer(&c, 1) && model_config_has_kv(&c, 2)); /* the last of 3 */
+    assert_false(c.no_rope[2]);
+    assert_ok(load_three("OlmoHybridForCausalLM", "olmo_hybrid", "\"rope_theta\": null"), &e);
+    assert_true(c.no_rope[2]);
+    assert_ok(load_three("MiniMaxForCausalLM", "minimax", "\"mlp_alpha_factor\": 3.5"), &e);
+    assert_true(model_config_has_kv(&c, 0) && model_config_has_mixer(&c, 1));
+    assert_true(c.forward.mlp_kept == 3.5 && c.forward.mlp_out == 0 && c.rope.theta == 1e6);
+    assert_ok(load_three("MiniMaxM1ForCausalLM", "minimax_m1",
+                         "\"attn_type_list\": [0, 1, 0], \"rotary_dim\": 4, \"postnorm\": true, "
+                         "\"layernorm_full_attention_alpha\": 2"),
+              &e);
+    assert_string_equal(c.model_type, "minimax");
+    assert_true(model_config_has_mixer(&c, 0) && model_config_has_kv(&c, 1));
+    assert_true(model_config_n_rot(&c) == 4 && c.forward.attention_kept == 2);
+    assert_ok(load_three("Cohere2MoeForCausalLM", "cohere2_moe", "\"num_shared_experts\": 1"), &e);
+    assert_true(c.moe.averages && !c.moe.sigmoid && !c.forward.rms_norm && c.head_dim == 128);
+    assert_ok(load_three("MiMoV2FlashForCausalLM", "mimo_v2_flash", "\"sliding_window_size\": 128"),
+              &e);
+    assert_true(c.window[0] == 0 && c.window[1] == 129 && c.n_kv_head == 4);
+    assert_true(model_config_kv_heads(&c, 0) == 2 && c.layers.value_dim == 128);
+    assert_true(model_config_n_rot(&c) == 64 && model_config_n_rot_wide(&c) == 64);
+    assert_true(c.forward.value == 0.707 && !c.moe.layers[0] && c.moe.layers[1]);
+}
+
 /* Gemma 3n: several residual streams, sparse gates, a width of each layer. */
 static void test_streams(void **state)
 {
@@ -522,7 +611,7 @@ int main(void)
         cmocka_unit_test(test_flat),           cmocka_unit_test(test_tied),
         cmocka_unit_test(test_nested_refused), cmocka_unit_test(test_mixers),
         cmocka_unit_test(test_state_space),    cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_mixed),          cmocka_unit_test(test_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantization_config of HQQ, compressed-tensors' integers of 2 to 8 bits, and what tools write
- * seldom; the rest is in test_config.c. */
+/* quantization_config of HQQ, compressed-tensors' integers of 2 to 8 bits, whether inputs of fp8
+ * are dynamic, and what tools write seldom; the rest is in test_config.c. */
 #include "common/hub/config.h"
 #include "check.h"
 
@@ -121,10 +121,45 @@ static void test_refused(void **state)
         assert_fails(load(all[i].text), all[i].code, all[i].part, &e);
 }
 
+#define FLOATS(more)                                                                         \
+    "{\"format\": \"float-quantized\", \"weights\": {\"num_bits\": 8, \"type\": \"float\", " \
+    "\"strategy\": \"tensor\"}" more "}"
+#define INPUTS(dynamic) ", \"input_activations\": {\"num_bits\": 8, \"dynamic\": " dynamic "}"
+
+/* Where one group's inputs may have scales, the tensors say it. */
+static void test_inputs_of_fp8(void **state)
+{
+    static const struct {
+        const char *text;
+        bool dynamic;
+    } all[] = {
+        {"{\"quant_method\": \"fp8\", \"activation_scheme\": \"static\"}", false},
+        {"{\"quant_method\": \"fp8\", \"activation_scheme\": \"dynamic\"}", true},
+        {"{\"quant_method\": \"fbgemm_fp8\"}", false},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"}", false},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8_PER_CHANNEL_PER_TOKEN\"}", true},
+        {COMPRESSED("\"a\": " FLOATS(INPUTS("true"))), true},
+        {COMPRESSED("\"a\": " FLOATS(INPUTS("false"))), false},
+        {COMPRESSED("\"a\": " FLOATS("")), false},
+        {COMPRESSED("\"a\": " FLOATS(INPUTS("\"local\""))), false},
+        {COMPRESSED("\"a\": " FLOATS(INPUTS("true")) ", \"b\": " FLOATS(INPUTS("true"))), true},
+        {COMPRESSED("\"a\": " FLOATS(INPUTS("true")) ", \"b\": " FLOATS(INPUTS("false"))), false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_ok(load(all[i].text), &e);
+        assert_int_equal(c.quant.method, QUANT_FP8);
+        assert_int_equal(c.quant.dynamic_inputs, all[i].dynamic);
+    }
+    assert_fails(load("{\"quant_method\": \"fp8\", \"activation_scheme\": 3}"), Q_CORRUPT,
+                 "activation_scheme", &e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_inputs_of_fp8),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests_name("config_quant", tests, NULL, NULL);

@@ -249,6 +249,12 @@ static void mixtures_of_experts(void **state)
         {"nemotron_h-moe", DT_F32, QUANTIZE_INT4},
         {"nemotron_h-latent", DT_F32, QUANTIZE_NOT}, /* between two products */
         {"nemotron_h-latent", DT_BF16, QUANTIZE_INT8},
+        {"cohere2_moe", DT_F32, QUANTIZE_NOT}, /* beside attention */
+        {"cohere2_moe", DT_BF16, QUANTIZE_INT8},
+        {"cohere2_moe-sigmoid", DT_BF16, QUANTIZE_NOT},
+        {"mimo_v2_flash", DT_F32, QUANTIZE_NOT}, /* heads of V filled up with zeros */
+        {"mimo_v2_flash", DT_BF16, QUANTIZE_INT8},
+        {"mimo_v2_flash", DT_F32, QUANTIZE_INT4},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -293,6 +299,10 @@ static void layers_with_states(void **state)
         {"nemotron_h", DT_F32, QUANTIZE_NOT},
         {"granitemoehybrid", DT_F32, QUANTIZE_NOT},
         {"granitemoehybrid-dense", DT_BF16, QUANTIZE_NOT},
+        {"minimax", DT_F32, QUANTIZE_NOT},
+        {"minimax", DT_BF16, QUANTIZE_INT8},
+        {"olmo_hybrid", DT_F32, QUANTIZE_NOT},
+        {"olmo_hybrid-rope", DT_BF16, QUANTIZE_INT8},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -305,7 +315,7 @@ static void layers_of_two_kinds(void **state)
         {"gemma4", DT_F32, QUANTIZE_NOT},        {"gemma4", DT_BF16, QUANTIZE_NOT},
         {"gemma4", DT_BF16, QUANTIZE_INT8},      {"gemma4-dense", DT_F32, QUANTIZE_NOT},
         {"gemma4-dense", DT_F32, QUANTIZE_INT4}, {"gemma4-moe", DT_F32, QUANTIZE_NOT},
-        {"gemma4-moe", DT_BF16, QUANTIZE_INT8},
+        {"gemma4-moe", DT_BF16, QUANTIZE_INT8},  {"gemma4_unified", DT_BF16, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -418,7 +428,9 @@ static void fp8_and_floats(void **state)
                            "fp8: 4 matrices as the checkpoint has them, 0 with their "
                            "scales of blocks; made e4m3 with a scale for each output: "
                            "0 of other blocks, 1 of floats; 3 stay floats (BF16)"));
-    assert_non_null(strstr(buf_str(&text), "input_scale of 4 matrices is not used: each row"));
+    assert_non_null(
+        strstr(buf_str(&text), "inputs of 2 matrices are multiplied in the checkpoint's"));
+    assert_non_null(strstr(buf_str(&text), "input_scale of 2 matrices is not used: others of"));
     *c.worker.device = *c.worker.device_library = '\0';
     start_log(&text, &c);
     assert_non_null(strstr(buf_str(&text), "become floats (BF16)"));

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include "device_near.h"
 #include "fake_cuda.h"
-#include "folder.h"
+#include "fp8_inputs.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
@@ -104,6 +104,11 @@ static const struct emu_case dtypes[] = {
     {"ernie4_5_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"phimoe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"dbrx", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"cohere2_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"minimax", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"mimo_v2_flash", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"olmo_hybrid", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"gemma4_unified", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"flex_olmo", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gemma4", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gemma4-dense", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
@@ -188,6 +193,33 @@ static void scales_of_blocks(void **state)
         near_compare(&c, &g, 5, names[i], 0.3f);
     }
     device_max_tokens = most;
+}
+
+/* Inputs in the checkpoint's scales, by kernels that norm and quantize in one and by those that
+ * quantize alone, of many rows and of one. */
+static void fp8_inputs_in_the_scales_of_the_checkpoint(void **state)
+{
+    static const struct fp8_inputs in = {
+        .scales = {0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f},
+    };
+    static struct fp8_model m;
+    struct golden g;
+    struct folder f;
+    (void)state;
+    fp8_model_read(&m);
+    near_quantized(&g, "fp8");
+    fp8_folder(&f, &in);
+    struct core_config c = config_of(f.path);
+    on_device(&c);
+    c.worker.max_model_len = 64;
+    open_core(&c);
+    const double dynamic = fp8_worst_of(&m, &g, g.n);
+    fp8_set(m.scales, in.scales);
+    const double given = fp8_worst_of(&m, &g, g.n);
+    core_free(engine.core);
+    print_message("%g; were they dynamic %g\n", given, dynamic);
+    assert_true(given < 0.02 && dynamic > 0.05);
+    folder_release(&f);
 }
 
 /* All experts are taken, so that no rounding tips a choice. */
@@ -331,6 +363,7 @@ static const struct CMUnitTest others[] = {
     cmocka_unit_test(goldens_of_float32),
     cmocka_unit_test(every_kind_of_request),
     cmocka_unit_test(scales_of_blocks),
+    cmocka_unit_test(fp8_inputs_in_the_scales_of_the_checkpoint),
     cmocka_unit_test(experts_in_fp8),
     cmocka_unit_test(the_same_bits_alone_and_together),
     cmocka_unit_test(swapped_and_eager),

@@ -222,6 +222,15 @@ static void forms_and_their_reasons(void **state)
         {QUANTIZED "int8", DT_F32, QUANTIZE_INT8, "layers.0.qkv", "int8", PLACE_REGION, WHY_STORED},
         {QUANTIZED "fp8-block", DT_BF16, QUANTIZE_NOT, "layers.0.qkv", "BF16", PLACE_REGION,
          WHY_CPU_FP8},
+        {QUANTIZED "fp8", DT_BF16, QUANTIZE_NOT, "layers.0.qkv", "BF16", PLACE_REGION, WHY_CPU_FP8},
+        {QUANTIZED "fp8", DT_BF16, QUANTIZE_FP8, "layers.0.gate_up",
+         "e4m3, inputs in one scale, interleaved", PLACE_REGION, WHY_STORED},
+        {QUANTIZED "fp8-some", DT_BF16, QUANTIZE_FP8, "layers.0.qkv", "e4m3", PLACE_REGION,
+         WHY_MADE_FLOATS}, /* k has none */
+        {QUANTIZED "fp8-some", DT_BF16, QUANTIZE_FP8, "layers.0.gate_up",
+         "e4m3, inputs in one scale, interleaved", PLACE_REGION, WHY_STORED},
+        {QUANTIZED "fp8-channel", DT_BF16, QUANTIZE_FP8, "layers.0.qkv", "e4m3", PLACE_REGION,
+         WHY_STORED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct planned p;
@@ -557,6 +566,31 @@ static void a_tensor_without_a_destination_is_refused(void **state)
 
 /* ---- comparing plans ---- */
 
+/* One launch of all experts' products knows one scale of their inputs: the largest, or none. */
+static void experts_share_a_scale_of_inputs(void **state)
+{
+    const struct load_form small = {.dtype = DT_F8_E4M3, .x_scale = 0.25f, .why = WHY_STORED};
+    const struct load_form large = {.dtype = DT_F8_E4M3, .x_scale = 0.5f, .why = WHY_STORED};
+    const struct load_form none = {.dtype = DT_F8_E4M3, .why = WHY_STORED};
+    const struct load_form floats = {.dtype = DT_BF16, .why = WHY_LEFT};
+    const struct {
+        const struct load_form *forms[3];
+        float scale;
+    } cases[] = {
+        {{&small, &large, &small}, 0.5f}, {{&large, &small, &small}, 0.5f},
+        {{&large, &none, &small}, 0},     {{&none, &large, &small}, 0},
+        {{&large, &small, &none}, 0},     {{&large, &floats, &small}, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct load_form all = {0};
+        for (size_t k = 0; k < 3; k++)
+            load_form_join(&all, cases[i].forms[k], k == 0);
+        if (all.x_scale != cases[i].scale)
+            fail_msg("case %zu: %g, expected %g", i, (double)all.x_scale, (double)cases[i].scale);
+    }
+}
+
 static void layouts_are_compared_by_their_rows(void **state)
 {
     (void)state;
@@ -699,6 +733,7 @@ int main(void)
         cmocka_unit_test(every_way_of_filling_gives_the_same_bytes),
         cmocka_unit_test(fused_tensors_are_slices),
         cmocka_unit_test(a_tensor_without_a_destination_is_refused),
+        cmocka_unit_test(experts_share_a_scale_of_inputs),
         cmocka_unit_test(layouts_are_compared_by_their_rows),
         cmocka_unit_test(json_has_every_row),
         cmocka_unit_test(text_names_rows_and_tensors),

@@ -10,6 +10,7 @@
 #include "engine/model/arch.h"
 #include "engine/model/lora/lora_module.h"
 #include "common/log.h"
+#include "engine/model/lora/lora_module.h"
 
 #define DATA        "tests/data"
 #define VOCAB_MAX   2048u
@@ -573,6 +574,24 @@ static void base_rows_have_the_bits_of_the_model(void **state)
         }
 }
 
+/* MiMo V2 Flash: V, and what reads attention's output, are filled up with zeros while loading. */
+static void narrow_heads_of_v(void **state)
+{
+    struct model_config c;
+    struct generation_defaults g;
+    struct lora_module m;
+    const struct arch *a;
+    struct q_err e = Q_ERR_INIT;
+    (void)state;
+    assert_ok(model_config_load(&c, &g, GOLDEN_DIR "/mimo_v2_flash", &e), &e);
+    assert_ok(arch_find(&a, c.architecture, &e), &e);
+    assert_ok(lora_module_find(&m, a, &c, "model.layers.1.self_attn.k_proj", &e), &e);
+    assert_fails(lora_module_find(&m, a, &c, "model.layers.1.self_attn.v_proj", &e), Q_UNSUPPORTED,
+                 "narrower than those of K", &e);
+    assert_fails(lora_module_find(&m, a, &c, "model.layers.1.self_attn.o_proj", &e), Q_UNSUPPORTED,
+                 "narrower than those of K", &e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -582,6 +601,7 @@ int main(void)
         cmocka_unit_test(quantized_bases),
         cmocka_unit_test(same_bits_beside_other_adapters),
         cmocka_unit_test(base_rows_have_the_bits_of_the_model),
+        cmocka_unit_test(narrow_heads_of_v),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,8 @@ static const struct {
     {"bloom", "bloom", DT_F32, QUANTIZE_NOT},
     {"cohere", "cohere-int8", DT_F32, QUANTIZE_INT8},
     {"cohere2", "cohere2", DT_F32, QUANTIZE_NOT},
+    {"cohere2_moe", "cohere2_moe", DT_F32, QUANTIZE_NOT},
+    {"cohere2_moe-sigmoid", "cohere2_moe-sigmoid-int8", DT_BF16, QUANTIZE_INT8},
     {"exaone4", "exaone4-bf16", DT_BF16, QUANTIZE_NOT},
     {"falcon", "falcon", DT_F32, QUANTIZE_NOT},
     {"gemma", "gemma", DT_F32, QUANTIZE_NOT},
@@ -52,6 +54,7 @@ static const struct {
     {"gptj", "gptj-int8", DT_F32, QUANTIZE_INT8},
     {"olmo", "olmo", DT_F32, QUANTIZE_NOT},
     {"olmo2", "olmo2-bf16", DT_BF16, QUANTIZE_NOT},
+    {"olmo_hybrid", "olmo_hybrid", DT_F32, QUANTIZE_NOT},
     {"opt", "opt", DT_F32, QUANTIZE_NOT},
     {"opt-bare", "opt-bare-bf16", DT_BF16, QUANTIZE_NOT},
     {"opt-post", "opt-post", DT_F32, QUANTIZE_NOT},
@@ -70,6 +73,8 @@ static const struct {
     {"granitemoeshared", "granitemoeshared", DT_F32, QUANTIZE_NOT},
     {"hunyuan_v1_moe", "hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
     {"llama4", "llama4", DT_F32, QUANTIZE_NOT},
+    {"mimo_v2_flash", "mimo_v2_flash", DT_F32, QUANTIZE_NOT},
+    {"minimax", "minimax-bf16", DT_BF16, QUANTIZE_NOT},
     {"minimax_m2", "minimax_m2", DT_F32, QUANTIZE_NOT},
     {"mistral4", "mistral4", DT_F32, QUANTIZE_NOT},
     {"phimoe", "phimoe-int8", DT_F32, QUANTIZE_INT8},
@@ -80,6 +85,7 @@ static const struct {
     {"gemma3n-two", "gemma3n-two-int8", DT_BF16, QUANTIZE_INT8},
     {"gemma4", "gemma4", DT_F32, QUANTIZE_NOT},
     {"gemma4-moe", "gemma4-moe-int8", DT_F32, QUANTIZE_INT8},
+    {"gemma4_unified", "gemma4_unified", DT_F32, QUANTIZE_NOT},
     {"hunyuan_v1_dense", "hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
     {"minicpm3", "minicpm3", DT_F32, QUANTIZE_NOT},
     {"ministral3", "ministral3", DT_F32, QUANTIZE_NOT},
@@ -521,6 +527,52 @@ static void test_fuse(void **state)
     }
 }
 
+/* e4m3 in one scale, but for experts: theirs is *ctx. */
+static struct program_form scaled_form(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    const float *of_experts = ctx;
+    (void)layer;
+    if (w == PROGRAM_W_ROUTER)
+        return (struct program_form){.input = DT_F32};
+    return (struct program_form){
+        .input = DT_F8_E4M3,
+        .of_norm = true,
+        .x_scale = w == PROGRAM_W_EXPERT_GATE_UP ? *of_experts : 0.5f,
+    };
+}
+
+/* A shared expert and the others read the same bytes only where both are in the same scale; 0: each
+ * row has its own. */
+static void test_bytes_in_another_scale(void **state)
+{
+    static const struct {
+        float of_experts;
+        uint32_t n_quantize; /* of what the MLP's norm makes */
+    } cases[] = {{0.5f, 1}, {0.25f, 2}, {0, 2}};
+    const struct arch arch = {
+        .name = "Test",
+        .tensors = some_tensors,
+        .n_tensor = sizeof some_tensors / sizeof *some_tensors,
+    };
+    struct model_config c = some_config("silu");
+    (void)state;
+    c.moe.n_expert = 4;
+    c.moe.n_used = 2;
+    c.moe.width = c.moe.shared_width = 24;
+    c.moe.layers[1] = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layer_program p = LAYER_PROGRAM_INIT;
+        const struct program_forms f = {scaled_form, &cases[i].of_experts, DT_F32, 0};
+        uint32_t n = 0;
+        assert_ok(program_compile(&p, &arch, &c, &f, &e), &e);
+        for (uint32_t k = 0; k < p.n_op; k++)
+            n += p.ops[k].layer == 1 && p.ops[k].kind == PROGRAM_QUANTIZE &&
+                 p.ops[k].out.buffer == PROGRAM_B_H_Q && p.ops[k].weight != PROGRAM_W_QKV;
+        assert_int_equal(n, cases[i].n_quantize);
+        program_release(&p);
+    }
+}
+
 /* Three passes a layer, and which buffers outlive one. */
 static void test_passes(void **state)
 {
@@ -666,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_check_order),
         cmocka_unit_test(test_fuse),
+        cmocka_unit_test(test_bytes_in_another_scale),
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_conflicts),
         cmocka_unit_test(test_repeated_stages_keep_their_inputs),

@@ -358,6 +358,34 @@ static void every_kind_of_product(void **state)
     stop();
 }
 
+/* Rows and outputs of e4m3 have scales: the library multiplies by them where it can, else a kernel
+ * of quire's does. */
+static void scales_of_e4m3(void **state)
+{
+    static const struct device_product product = {&fp8_matrix, DT_F8_E4M3, DT_F32, true, true, 20};
+    struct lt_shape shape = {LT_KIND_E4M3, SIDE, SIDE, LT_TO_Y, true, true, false};
+    struct device_tuned out;
+    struct q_err e = Q_ERR_INIT;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        set_up(10, 4, 2, 3, 4);
+        fake_lt.is_old = i == 1;
+        fake_lt.no_scales = i == 2;
+        float *scales = (float *)(void *)(weights + int8_scales_at(SIDE, SIDE));
+        for (uint32_t k = 0; k < SIDE; k++)
+            scales[k] = 0.01f;
+        assert_ok(start(NULL, &product, 1, &out, &e), &e);
+        lt_shape_settle(&shape);
+        assert_int_equal(shape.target, LT_TO_Y);
+        const struct lt_choice *c = lt_choice_of(emu_lt, &shape, 20);
+        assert_non_null(c);
+        assert_int_equal(c->algo.data[0], 1);
+        assert_int_equal(c->by_sums, i > 0);
+        assert_int_equal(out.n_wrong, 0);
+        stop();
+    }
+}
+
 static void without_memory_and_without_a_device(void **state)
 {
     struct device_tuned out;
@@ -398,6 +426,8 @@ static void make_table(struct tune_table *t, uint32_t n, uint32_t from)
             .choice = {.is_own = i % 7 == 3},
         };
         lt_shape_settle(&x.shape);
+        x.choice.by_sums = !x.choice.is_own && (x.shape.target == LT_TO_SUMS ||
+                                                (x.shape.kind == LT_KIND_E4M3 && i % 8 == 7));
         for (uint32_t k = 0; k < 8 && !x.choice.is_own; k++)
             x.choice.algo.data[k] = UINT64_C(0x0123456789abcdef) * (k + i);
         x.choice.workspace_bytes = x.choice.is_own ? 0 : i * 1000;
@@ -413,6 +443,7 @@ static void assert_same(const struct tune_table *a, const struct tune_table *b)
         const struct tune_entry *y = tune_find(b, &x->shape, x->bucket);
         assert_non_null(y);
         assert_int_equal(x->choice.is_own, y->choice.is_own);
+        assert_int_equal(x->choice.by_sums, y->choice.by_sums);
         assert_int_equal(x->choice.workspace_bytes, y->choice.workspace_bytes);
         assert_memory_equal(&x->choice.algo, &y->choice.algo, sizeof x->choice.algo);
     }
@@ -509,7 +540,7 @@ static void a_damaged_file_costs_a_tuning(void **state)
     (void)state;
     folder_init(&f);
     set_up(10, 12, 8, 5, 9);
-    folder_write(&f, name, "quire-tune 1\nnonsense\n", 22);
+    folder_write(&f, name, "quire-tune 2\nnonsense\n", 22);
     assert_ok(start(f.path, &one_product, 1, &out, &e), &e);
     assert_non_null(strstr(out.note, "the checksum does not match"));
     assert_int_equal(out.n_made, 2);
@@ -532,6 +563,7 @@ int main(void)
         cmocka_unit_test(the_fastest_is_chosen_and_kept),
         cmocka_unit_test(wrong_and_refused_ones_are_not_chosen),
         cmocka_unit_test(every_kind_of_product),
+        cmocka_unit_test(scales_of_e4m3),
         cmocka_unit_test(without_memory_and_without_a_device),
         cmocka_unit_test(what_is_printed_is_read),
         cmocka_unit_test(damage_is_noticed),

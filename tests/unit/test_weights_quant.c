@@ -8,6 +8,7 @@
 #include "engine/model/load/weight_finder.h"
 #include "golden.h"
 #include "plain_twin.h"
+#include "tensor_bytes.h"
 
 #define DATA       "tests/data/quantized/"
 #define N_TOKEN    40u
@@ -494,9 +495,7 @@ static void write_damaged(const struct folder *f, const struct damage *d)
         assert_ok(tensor_set_open(&s, path, &e), &e);
         const struct tensor *t = tensor_find(s, d->name);
         assert_non_null(t);
-        char *where = memmem(data.data, data.len, t->data, t->n_bytes);
-        assert_non_null(where);
-        memcpy(where + d->at, d->bytes, d->n);
+        memcpy(tensor_bytes_at(&data, s, t) + d->at, d->bytes, d->n);
         tensor_set_free(s);
     }
     folder_write(f, "model.safetensors", data.data, data.len);
@@ -705,6 +704,36 @@ static void first_format_borrows(void **state)
     folder_release(&f);
 }
 
+/* Of a matrix's inputs: what is used is checked, and what the config rules out is not. */
+static void scales_of_inputs_are_checked(void **state)
+{
+    static const struct damage all[] = {
+        {"fp8", NULL, NULL, Q_PROJ "input_scale", 0, "\0\0\xc0\x7f", 4, Q_CORRUPT,
+         Q_PROJ "input_scale is nan, expected a finite number above 0"},
+        {"fp8", NULL, NULL, Q_PROJ "input_scale", 0, "\0\0\x80\xbf", 4, Q_CORRUPT,
+         Q_PROJ "input_scale is -1, expected a finite number above 0"},
+        {"fp8", NULL, NULL, Q_PROJ "input_scale", 0, "\1\0\0\0", 4, Q_CORRUPT,
+         Q_PROJ "input_scale is 1.4013e-45, expected"},
+    };
+    static const struct damage ruled_out = {
+        "fp8", "\"static\"", "\"dynamic\"", Q_PROJ "input_scale", 0, "\0\0\xc0\x7f", 4, Q_OK, NULL};
+    struct model_options o = {.dtype = DT_F32};
+    struct kern_table kern;
+    struct folder f;
+    struct model *m = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check_refused(&all[i]);
+    kern_table_cpu(&kern, kern_caps_machine());
+    folder_init(&f);
+    write_damaged(&f, &ruled_out);
+    o.dir = f.path;
+    o.kern = &kern;
+    assert_ok(model_load(&m, &o, &e), &e);
+    model_free(m);
+    folder_release(&f);
+}
+
 /* Its config.json is enough: random weights of as many bits. */
 static void dummy_has_its_bits(void **state)
 {
@@ -749,7 +778,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return check_folders(argv + 1, (size_t)argc - 1);
-    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 8];
+    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 9];
     size_t n = 0;
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
@@ -762,6 +791,7 @@ int main(int argc, char **argv)
                                          (void *)(uintptr_t)&experts[i]};
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(goldens);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(scales_of_inputs_are_checked);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_codes_are_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(first_format_borrows);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(scaled_activations_are_refused);

@@ -68,3 +68,22 @@ const struct arch arch_gemma4_text = {
             .scales = true,
         },
 };
+
+/* Gemma 4 12B, whose other inputs have no encoders: without inputs of the token and experts. */
+const struct arch arch_gemma4_unified_text = {
+    .name = "Gemma4UnifiedForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .norms = ARCH_NORMS_BOTH,
+            .qk_norm = ARCH_QK_NORM_HEADS,
+            .activations = ARCH_ACTS_GELU,
+            .embedding = ARCH_EMBEDDING_ROOT_HIDDEN,
+            .windows = true,
+            .local_rope = true,
+            .soft_caps = true,
+            .scales = true,
+        },
+};

@@ -264,7 +264,7 @@ static void norm_quantize(struct cpu_run *w, const struct program_op *op, struct
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_to_make(w, w->block.n);
     float *row = w->s->made_of + w->x.ith * w->s->made_of_stride;
-    const struct matmul_source from = {row, out.n_col, 1, out.n_col, order_of(w, bytes)};
+    const struct matmul_source from = {row, out.n_col, 1, out.n_col, order_of(w, bytes), 0};
     for (uint32_t i = r.at; i < r.at + r.n; i++) {
         const struct matmul_rows at = matmul_rows_at(&to, i);
         norm_units(w, op,
@@ -312,7 +312,7 @@ static void quantize(struct cpu_run *w, const struct program_op *op, struct prog
     }
     matmul_quantize(w->k, &at,
                     &(struct matmul_source){(const float *)x.x + r.at * x.stride, x.stride, r.n,
-                                            out.n_col, order_of(w, op)},
+                                            out.n_col, order_of(w, op), 0},
                     &w->mine);
 }
 

@@ -194,7 +194,7 @@ static void copy_row(const struct matmul_rows *to, const struct matmul_rows *fro
 static void order_row(const struct cpu_run *w, const struct matmul_rows *to, const float *from,
                       const struct packed *weight)
 {
-    const struct matmul_source floats = {from, weight->n_in, 1, weight->n_in, weight->order};
+    const struct matmul_source floats = {from, weight->n_in, 1, weight->n_in, weight->order, 0};
     matmul_quantize(w->k, to, &floats, &w->mine);
 }
 
@@ -299,8 +299,12 @@ void cpu_quantize_places(struct cpu_run *w, const struct program_op *op)
             continue;
         const struct matmul_rows mine = matmul_rows_at(&to, at);
         const struct packed *weight = program_matrix(&w->m->weights, op->weight, op->layer, j);
-        const struct matmul_source from = {(const float *)x.x + at * x.stride, x.stride, end - at,
-                                           op->out.n_col, weight->order};
+        const struct matmul_source from = {(const float *)x.x + at * x.stride,
+                                           x.stride,
+                                           end - at,
+                                           op->out.n_col,
+                                           weight->order,
+                                           0};
         matmul_quantize(w->k, &mine, &from, &w->mine);
     }
 }

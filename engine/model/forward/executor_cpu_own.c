@@ -112,8 +112,9 @@ static void make_input(const struct cpu_run *w, const struct matmul_rows *x,
     const struct matmul_rows at = matmul_rows_at(x, r.at);
     const float *from = in->rows + r.at * in->stride;
     if (x->dtype == DT_I8 && r.n)
-        matmul_quantize(
-            w->k, &at, &(struct matmul_source){from, in->stride, r.n, p->n_in, p->order}, &w->mine);
+        matmul_quantize(w->k, &at,
+                        &(struct matmul_source){from, in->stride, r.n, p->n_in, p->order, 0},
+                        &w->mine);
     for (uint32_t i = 0; x->dtype != DT_I8 && i < r.n; i++)
         for (uint32_t c = 0; c < p->n_in; c++)
             ((uint16_t *)at.x)[i * at.stride + c] = f32_to_bf16(from[i * in->stride + c]);

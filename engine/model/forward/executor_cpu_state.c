@@ -112,6 +112,7 @@ void cpu_delta(struct cpu_run *w, const struct program_op *op, struct program_re
         .n_value_head = op->delta.n_value_head,
         .key_dim = op->delta.key_dim,
         .value_dim = op->delta.value_dim,
+        .beta_max = op->delta.beta_max,
         .states = states_of(w, op->delta.state),
     };
     w->k->state_delta(&a, &w->x);

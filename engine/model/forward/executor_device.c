@@ -218,13 +218,15 @@ static void norm(const struct device_run *r, const struct program_op *op,
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]);
     const struct matmul_rows y = device_rows_of(r, bytes ? bytes->out : op->out);
-    const bool by_blocks = bytes && device_matrix(r, bytes, 0)->blocks;
+    const struct packed *next = bytes ? device_matrix(r, bytes, 0) : NULL;
+    const bool by_blocks = next && next->blocks;
     const struct norm_rows_args a = {
         .y = y.x,
         .y_dtype = y.dtype,
         .quant = bytes && !by_blocks ? y.rows : NULL,
         .scales = by_blocks ? y.scales : NULL,
         .scale_stride = y.scale_stride,
+        .scale = next ? next->x_scale : 0,
         .x = x.x,
         .rows = op->asked ? r->s->batch->logit_rows : NULL,
         .w = vector_of(r, op),
@@ -288,6 +290,7 @@ static void quantize(const struct device_run *r, const struct program_op *op)
         .n_row = device_row_count(r, op->in[0]),
         .n_col = op->in[0].n_col,
         .order = of_expert ? NULL : next->order,
+        .scale = next->x_scale,
     };
     to.sums = next->group && !of_expert ? to.sums : NULL;
     to.scales = next->blocks ? to.scales : NULL;

@@ -58,6 +58,7 @@ static void delta(const struct device_run *r, const struct program_op *op)
         .n_value_head = op->delta.n_value_head,
         .key_dim = op->delta.key_dim,
         .value_dim = op->delta.value_dim,
+        .beta_max = op->delta.beta_max,
         .states = states_of(r, op->delta.state),
     };
     r->k->state_delta(&a, &r->d->x);

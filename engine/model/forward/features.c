@@ -319,7 +319,7 @@ static struct program_op listed_state(const struct program_op *o)
         return LISTED(o, .conv = {o->conv.width, o->conv.state, o->conv.gated});
     if (o->kind == PROGRAM_DELTA)
         return LISTED(o, .delta = {o->delta.state, o->delta.n_key_head, o->delta.n_value_head,
-                                   o->delta.key_dim, o->delta.value_dim});
+                                   o->delta.key_dim, o->delta.value_dim, o->delta.beta_max});
     return LISTED(o, .scan = {o->scan.state, o->scan.n_head, o->scan.head_dim, o->scan.n_group,
                               o->scan.n_state, o->scan.first, o->scan.step_min, o->scan.step_max,
                               o->scan.by_state});

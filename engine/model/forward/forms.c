@@ -30,13 +30,14 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
     if (!p)
         return (struct program_form){.input = model_input_dtype(m)};
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
-    const bool rms = m->arch->layer.norm == ARCH_NORM_RMS; /* norm_rows is */
+    const bool rms = arch_norm_of(&m->arch->layer, &m->config) == ARCH_NORM_RMS; /* norm_rows is */
     const enum dtype input = m->link ? device_input(m, w, p) : cpu_input(m, w, p);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
      * theirs (load_form.c: WHY_INT8_SHARED). */
     return (struct program_form){
         .input = input,
         .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,
+        .x_scale = p->x_scale,
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
         .of_norm = matmul_reads_bytes(input) && (!m->link || (rms && !p->group && !p->order)),

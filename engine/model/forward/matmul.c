@@ -174,6 +174,7 @@ void matmul_quantize(const struct kern_table *k, const struct matmul_rows *to,
         .n_col = from->n_col,
         .x_stride = from->stride,
         .q_stride = to->stride,
+        .scale = from->scale,
     };
     const struct quant_rows_fp8_block_args blocks = {
         .q = to->x,

@@ -51,6 +51,7 @@ struct matmul_source { /* floats of which a product's bytes are made */
     size_t stride;
     uint32_t n_row, n_col;
     const uint32_t *order; /* of int8; NULL: none */
+    float scale;           /* of e4m3 without scales of blocks: packed.x_scale */
 };
 /* Bytes of to->dtype, with scales of blocks where to->scales is set, sums where to->sums is. */
 void matmul_quantize(const struct kern_table *k, const struct matmul_rows *to,

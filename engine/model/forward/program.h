@@ -106,8 +106,8 @@ struct program_op {
             bool gated;            /* y = in's second part * conv(the first part * the third) */
         } conv;                    /* CONV */
         struct {
-            uint32_t state; /* likewise */
-            uint32_t n_key_head, n_value_head, key_dim, value_dim;
+            uint32_t state, n_key_head, n_value_head, key_dim, value_dim; /* state: likewise */
+            float beta_max;
         } delta; /* DELTA */
         struct {
             uint32_t state; /* likewise */
@@ -160,9 +160,9 @@ struct layer_program {
 
 /* The properties of a packed weight that a program depends on. */
 struct program_form {
-    enum dtype
-        input; /* of the rows that a product with it reads: F32, BF16, F16, or bytes: I8, E4M3 */
+    enum dtype input; /* of rows that a product with it reads: F32, BF16, F16, or I8, E4M3 */
     uint32_t variant; /* bytes for forms with other numbers differ (scales of blocks, sums) */
+    float x_scale;    /* of e4m3, as packed.x_scale: with another the bytes differ too */
     bool ordered;     /* bytes in an order of this matrix only (act-order) */
     bool interleaved; /* gate and up are, so that matmul and activation are one stage */
     bool of_norm;     /* bytes that a norm makes at once, so that both are one stage */

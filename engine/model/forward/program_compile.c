@@ -121,6 +121,11 @@ static bool is_wide(const struct compiler *t)
            model_config_kv_heads(t->c, t->layer) != t->c->n_kv_head;
 }
 
+static bool has_sinks(const struct compiler *t)
+{
+    return t->l->sinks && (!t->l->window_sinks || t->c->window[t->layer]);
+}
+
 /* Of q over the cache of the layer, or of the one whose K and V it reads. */
 static void attend(struct compiler *t, struct program_ref q, struct program_ref cache,
                    struct program_ref out)
@@ -132,7 +137,7 @@ static void attend(struct compiler *t, struct program_ref q, struct program_ref 
                    .kind = PROGRAM_ATTENTION,
                    .in = {q, cache},
                    .out = out,
-                   .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
+                   .weight = has_sinks(t) ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
                    .attention =
                        {
                            .n_head = c->n_head,
@@ -174,6 +179,8 @@ static void attention(struct compiler *t)
     if (if_there(t, PROGRAM_W_V_NORM))
         compile_norm(t, &(struct compiled_norm){PROGRAM_W_V_NORM, PROGRAM_W_NONE, v, v,
                                                 model_config_head_dim(c, t->layer), false});
+    if (kv_cols)
+        compile_scale(t, v, c->forward.value);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
     norm_qk(t, q, k, true);
     scale_q(t, q);
@@ -325,6 +332,7 @@ static void attention_out(struct compiler *t)
     const struct program_ref in = compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
     compile_matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
+    compile_scale(t, stream(t), t->c->forward.attention_kept);
     compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM, t->c->forward.attention_out);
 }
 
@@ -408,22 +416,28 @@ static void branches(struct compiler *t)
         latent_attention(t);
     else if (has_kv)
         attention(t);
-    if (t->is_parallel)
+    if (t->is_parallel && has_experts)
+        compile_experts(t);
+    else if (t->is_parallel)
         compile_mlp_begin(t);
     if (has_kv)
         attention_out(t);
     if (t->c->streams.rank)
         compile_add_low_rank(t);
-    if (has_mixer)
+    if (has_mixer) {
+        compile_scale(t, stream(t), t->c->forward.mixer_kept);
         compile_add_branch(t, mixed, PROGRAM_W_ATTN_POST_NORM, t->c->forward.mixer_out);
+    }
     if (t->c->mixer.no_mlp[t->layer])
         return;
-    if (has_experts)
+    if (!t->is_parallel && has_experts)
         compile_experts(t);
     else if (!t->is_parallel)
         compile_mlp_begin(t);
     if (!has_experts)
         compile_mlp_end(t);
+    else if (t->is_parallel)
+        compile_add_experts(t);
 }
 
 static void layer(struct compiler *t)
@@ -605,7 +619,7 @@ static enum q_code check_family(struct compiler *t)
     t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
                      t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
                      (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
-    if (t->c->mixer.conv_width && (t->is_parallel || t->l->bidirectional || t->c->pools))
+    if (t->c->mixer.kind && (t->is_parallel || t->l->bidirectional || t->c->pools))
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: layers with a state are not supported with parallel branches, attention "
                       "both ways or vectors yet",
@@ -615,9 +629,10 @@ static enum q_code check_family(struct compiler *t)
                       "%s: vectors, and inputs that are no tokens, are not supported of a model "
                       "whose embedding has %u columns and its stream %u",
                       t->arch->name, t->c->embed_size, t->c->hidden_size);
-    if (t->c->moe.n_expert && t->is_parallel)
+    if (t->c->moe.n_expert && t->is_parallel && t->l->mlp_beside)
         return q_fail(t->e, Q_UNSUPPORTED,
-                      "%s: experts with parallel branches are not supported yet", t->arch->name);
+                      "%s: experts beside an MLP are not supported with parallel branches",
+                      t->arch->name);
     if (t->c->forward.query_growth != 0 && !t->l->query_growth)
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: q that grows with its position (llama_4_scaling_beta) is not supported",

@@ -22,7 +22,7 @@ void compile_norm(struct compiler *t, const struct compiled_norm *n)
                       .in_place = in_place,
                       .norm =
                           {
-                              .kind = t->l->norm,
+                              .kind = arch_norm_of(t->l, t->c),
                               .unit = n->unit,
                               .apart = n->apart,
                               .eps = (float)t->c->rms_norm_eps,
@@ -119,6 +119,8 @@ void compile_matmul(struct compiler *t, struct program_ref from, struct program_
 
 enum arch_norm_place compile_norm_place(const struct compiler *t)
 {
+    if (t->l->norms == ARCH_NORMS_MIXER)
+        return model_config_has_kv(t->c, t->layer) ? ARCH_NORMS_AFTER : ARCH_NORMS_BEFORE;
     if (t->l->norms != ARCH_NORMS_CONFIG)
         return t->l->norms;
     if (t->c->forward.sum_norms)
@@ -164,7 +166,10 @@ struct program_ref compile_branch_input(struct compiler *t, enum program_weight 
 {
     const enum arch_norm_place at = compile_norm_place(t);
     const bool is_bare = t->l->bare_first && t->layer == 0 && weight == PROGRAM_W_ATTN_NORM;
-    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM || is_bare)
+    if (at == ARCH_NORMS_STREAM)
+        compile_norm(t, &(struct compiled_norm){weight, compile_bias_of(weight), stream(t),
+                                                stream(t), t->c->hidden_size, false});
+    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM || at == ARCH_NORMS_STREAM || is_bare)
         return compile_input(t, stream(t), PROGRAM_B_H_Q, next);
     compile_norm_of_stream(t, weight, next);
     return compile_input(t, ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size),

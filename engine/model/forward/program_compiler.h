@@ -73,7 +73,8 @@ static inline enum program_weight if_there(const struct compiler *t, enum progra
 
 static inline bool is_same_bytes(const struct program_form *a, const struct program_form *b)
 {
-    return a->input == b->input && a->variant == b->variant && !a->ordered && !b->ordered;
+    return a->input == b->input && a->variant == b->variant && a->x_scale == b->x_scale &&
+           !a->ordered && !b->ordered;
 }
 
 /* Append an operation to the list. */
@@ -122,8 +123,10 @@ void compile_mixer(struct compiler *t, uint16_t to);
  * stream. */
 void compile_mlp_begin(struct compiler *t);
 void compile_mlp_end(struct compiler *t);
-/* Experts, with an MLP beside them where the family has one, onto the residual stream. */
+/* Experts, with an MLP beside them where the family has one, onto the residual stream; of branches
+ * that are side by side their sum, which the second adds to it. */
 void compile_experts(struct compiler *t);
+void compile_add_experts(struct compiler *t);
 /* Is the experts' sum a branch of its own, which a norm or a product changes before it is added to
  * x? */
 bool compile_experts_apart(const struct compiler *t);

@@ -23,6 +23,16 @@ static void conv_silu(struct compiler *t, struct program_ref from, struct progra
                   });
 }
 
+/* By the mixer's own eps, where it has one. */
+static void norm_of_mixer(struct compiler *t, enum program_weight weight, struct program_ref x,
+                          uint32_t unit)
+{
+    const uint32_t at = t->p->n_op;
+    compile_norm(t, &(struct compiled_norm){weight, PROGRAM_W_NONE, x, x, unit, false});
+    if (!t->rc && t->c->mixer.norm_eps != 0)
+        t->p->ops[at].norm.eps = (float)t->c->mixer.norm_eps;
+}
+
 static void first_product(struct compiler *t, struct program_ref to)
 {
     compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), to,
@@ -66,10 +76,10 @@ static struct program_ref delta_net(struct compiler *t)
                       .out = made,
                       .weight = PROGRAM_W_MIX_RATE,
                       .bias = PROGRAM_W_MIX_RATE_BIAS,
-                      .delta = {0, m->n_key_head, m->n_value_head, m->key_dim, m->value_dim},
+                      .delta = {0, m->n_key_head, m->n_value_head, m->key_dim, m->value_dim,
+                                m->negative ? 2 : 1},
                   });
-    compile_norm(t, &(struct compiled_norm){PROGRAM_W_MIX_NORM, PROGRAM_W_NONE, made, made,
-                                            m->value_dim, false});
+    norm_of_mixer(t, PROGRAM_W_MIX_NORM, made, m->value_dim);
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_ACTIVATE,
                       .in = {part_of(mix, n_conv + n_gate, 2 * n_value)},
@@ -148,12 +158,8 @@ static struct program_ref ssd(struct compiler *t)
 
 static void norm_part(struct compiler *t, struct program_ref part, enum program_weight weight)
 {
-    const uint32_t at = t->p->n_op;
-    if (!if_there(t, weight))
-        return;
-    compile_norm(t, &(struct compiled_norm){weight, PROGRAM_W_NONE, part, part, part.n_col, false});
-    if (!t->rc && t->c->mixer.norm_eps != 0)
-        t->p->ops[at].norm.eps = (float)t->c->mixer.norm_eps;
+    if (if_there(t, weight))
+        norm_of_mixer(t, weight, part, part.n_col);
 }
 
 /* Mamba: x and the gate are parts of the first product, steps lie behind them, then the output.
@@ -198,13 +204,57 @@ static struct program_ref selective_scan(struct compiler *t)
     return a;
 }
 
+/* ---- lightning attention ---- */
+
+/* sigmoid(gate) * norm(scan(silu(v, k, q))): v, k, q and the gate are parts of the first product,
+ * the output lies behind them. Limits of 1 make every step 1, whatever it is made of. */
+static struct program_ref lightning(struct compiler *t)
+{
+    const struct mixer_config *m = &t->c->mixer;
+    const uint32_t n = arch_dim_size(t->c, D_MIX_OUT);
+    const struct program_ref mix = ref_of(PROGRAM_B_MIX, DT_F32, 5 * n);
+    const struct program_ref made = part_of(mix, 4 * n, n);
+    const struct program_ref act = ref_of(PROGRAM_B_MIX_ACT, DT_F32, 3 * n);
+    const struct program_ref a = ref_of(PROGRAM_B_A, DT_F32, n);
+    first_product(t, part_of(mix, 0, 4 * n));
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ACTIVATE,
+                      .in = {part_of(mix, 0, 3 * n)},
+                      .out = act,
+                      .act = {t->act, false, 0},
+                  });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_SCAN,
+                      .in = {act, part_of(mix, 0, m->n_value_head)},
+                      .out = made,
+                      .weight = PROGRAM_W_MIX_RATE,
+                      .bias = PROGRAM_W_MIX_RATE_BIAS,
+                      .scan =
+                          {
+                              .n_head = m->n_value_head,
+                              .head_dim = m->value_dim,
+                              .n_group = m->n_key_head,
+                              .n_state = m->key_dim,
+                              .first = n,
+                              .step_min = 1,
+                              .step_max = 1,
+                          },
+                  });
+    norm_of_mixer(t, PROGRAM_W_MIX_NORM, made, n);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_GATE,
+                      .in = {made, part_of(mix, 3 * n, n)},
+                      .out = a,
+                      .gate = KERN_GATE_SIGMOID,
+                  });
+    return a;
+}
+
 void compile_mixer(struct compiler *t, uint16_t to)
 {
     static struct program_ref (*const kinds[])(struct compiler *) = {
-        [MIXER_CONV] = short_conv,
-        [MIXER_DELTA] = delta_net,
-        [MIXER_SSD] = ssd,
-        [MIXER_SCAN] = selective_scan,
+        [MIXER_CONV] = short_conv,     [MIXER_DELTA] = delta_net,     [MIXER_SSD] = ssd,
+        [MIXER_SCAN] = selective_scan, [MIXER_LIGHTNING] = lightning,
     };
     const struct program_ref a = kinds[t->c->mixer.layers[t->layer]](t);
     compile_matmul(t, compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_MIX_OUT),

@@ -49,19 +49,25 @@ static void mlp_down(struct compiler *t, uint32_t n_inter, uint16_t to)
                    PROGRAM_W_DOWN_BIAS);
 }
 
-void compile_mlp_begin(struct compiler *t)
+/* Branches that are side by side may have one norm. */
+static enum program_weight mlp_norm(const struct compiler *t)
 {
     const bool by_config = t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.shared_norm;
     const bool shared =
         t->is_parallel && (by_config || t->l->residual == ARCH_RESIDUAL_SHARED_NORM);
-    const enum program_weight norm = shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM;
-    mlp_act(t, compile_branch_input(t, norm, first_of_mlp(t)),
+    return shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM;
+}
+
+void compile_mlp_begin(struct compiler *t)
+{
+    mlp_act(t, compile_branch_input(t, mlp_norm(t), first_of_mlp(t)),
             arch_dim_at(t->c, D_INTER, t->layer));
 }
 
 void compile_mlp_end(struct compiler *t)
 {
     mlp_down(t, arch_dim_at(t->c, D_INTER, t->layer), PROGRAM_B_O);
+    compile_scale(t, stream(t), t->c->forward.mlp_kept);
     compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, t->c->forward.mlp_out);
 }
 
@@ -76,19 +82,26 @@ static enum program_weight first_of_experts(const struct compiler *t)
 static void shared_expert(struct compiler *t)
 {
     const uint32_t width = t->c->moe.shared_width;
-    mlp_act(t, compile_branch_input(t, PROGRAM_W_MLP_NORM, first_of_mlp(t)), width);
+    mlp_act(t, compile_branch_input(t, mlp_norm(t), first_of_mlp(t)), width);
     mlp_down(t, width, PROGRAM_B_SHARED_O);
 }
 
 bool compile_experts_apart(const struct compiler *t)
 {
-    return compile_norm_place(t) != ARCH_NORMS_BEFORE || t->c->moe.latent;
+    return compile_norm_place(t) != ARCH_NORMS_BEFORE || t->c->moe.latent || t->is_parallel;
+}
+
+/* Of experts apart: beside attention, whose output is in o before they are added. */
+static uint16_t apart_buffer(const struct compiler *t)
+{
+    return t->is_parallel ? PROGRAM_B_MIX_O : PROGRAM_B_O;
 }
 
 /* Where the experts' outputs are added up. */
 static struct program_ref expert_sum(const struct compiler *t)
 {
-    return compile_experts_apart(t) ? ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size) : stream(t);
+    return compile_experts_apart(t) ? ref_of(apart_buffer(t), DT_F32, t->c->hidden_size)
+                                    : stream(t);
 }
 
 /* What is made of h first for the experts. */
@@ -116,13 +129,20 @@ static void add_shared(struct compiler *t)
     if (gated)
         op.in[1] = part_of(scores, m->n_expert, 1);
     else
-        op.scale = 1;
+        op.scale = t->c->moe.averages ? 0.5f : 1;
     compile_op(t, &op);
+}
+
+static enum arch_route rule_of(const struct compiler *t)
+{
+    if (t->l->route != ARCH_ROUTE_CONFIG)
+        return t->l->route;
+    return t->c->moe.sigmoid ? ARCH_ROUTE_SIGMOID : ARCH_ROUTE_TOP_SOFTMAX;
 }
 
 static bool renormalizes(const struct compiler *t)
 {
-    return t->c->moe.renormalize || t->l->route == ARCH_ROUTE_TOP_SOFTMAX;
+    return t->c->moe.renormalize || rule_of(t) == ARCH_ROUTE_TOP_SOFTMAX;
 }
 
 /* A multiplier of the branch is one of each expert's weight, where their sum is no branch. */
@@ -130,7 +150,8 @@ static double route_scale(const struct compiler *t)
 {
     const double branch =
         t->l->scales && !compile_experts_apart(t) ? t->c->forward.residual_multiplier : 0;
-    return (t->c->moe.scale != 0 ? t->c->moe.scale : 1) * (branch != 0 ? branch : 1);
+    return (t->c->moe.scale != 0 ? t->c->moe.scale : 1) * (branch != 0 ? branch : 1) *
+           (t->c->moe.averages ? 0.5 : 1);
 }
 
 /* Which experts each row takes, of h as floats. */
@@ -141,7 +162,7 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
     const struct program_ref scores =
         ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + (has_share ? 1u : 0u));
     const bool of_choice =
-        t->l->route == ARCH_ROUTE_SIGMOID || t->l->route == ARCH_ROUTE_SOFTMAX_BIASED;
+        rule_of(t) == ARCH_ROUTE_SIGMOID || rule_of(t) == ARCH_ROUTE_SOFTMAX_BIASED;
     compile_matmul(t, h, scores, PROGRAM_W_ROUTER,
                    of_choice ? PROGRAM_W_NONE : PROGRAM_W_ROUTER_BIAS);
     if (t->l->mlp_beside)
@@ -154,7 +175,7 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
                       .bias = of_choice ? if_there(t, PROGRAM_W_ROUTER_BIAS) : PROGRAM_W_NONE,
                       .route =
                           {
-                              .rule = t->l->route,
+                              .rule = rule_of(t),
                               .n_expert = m->n_expert,
                               .n_used = m->n_used,
                               .renormalize = renormalizes(t),
@@ -182,7 +203,7 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
                       .bias = if_there(t, bias),
                       .route =
                           {
-                              .rule = t->l->route,
+                              .rule = rule_of(t),
                               .n_expert = m->n_expert,
                               .n_used = m->n_used,
                               .of_input = t->l->weighs_input && weight != PROGRAM_W_EXPERT_DOWN,
@@ -198,20 +219,24 @@ struct expert_inputs {
 static struct expert_inputs expert_inputs(struct compiler *t)
 {
     const struct moe_config *m = &t->c->moe;
+    const enum arch_norm_place at = compile_norm_place(t);
     const enum program_weight first = first_of_h(t);
     const enum dtype made = made_for(t, first);
     const bool is_normed = m->shared_width && made_for(t, first_of_mlp(t)) == made;
     const struct program_ref h = ref_of(PROGRAM_B_H, made, t->c->hidden_size);
+    const enum program_weight norm = mlp_norm(t);
     if (m->shared_width)
         shared_expert(t);
-    if (compile_norm_place(t) == ARCH_NORMS_AFTER) {
+    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_STREAM) {
         const struct program_form of_router = form_of(t, PROGRAM_W_ROUTER);
         const struct program_form of_experts = form_of(t, first);
-        const struct program_ref x = compile_input(t, stream(t), PROGRAM_B_H_Q, PROGRAM_W_ROUTER);
+        const struct program_ref x =
+            m->shared_width ? compile_input(t, stream(t), PROGRAM_B_H_Q, PROGRAM_W_ROUTER)
+                            : compile_branch_input(t, norm, PROGRAM_W_ROUTER);
         return (struct expert_inputs){x, is_same_bytes(&of_router, &of_experts) ? x : stream(t)};
     }
     if (!is_normed)
-        compile_norm_of_stream(t, PROGRAM_W_MLP_NORM, first);
+        compile_norm_of_stream(t, norm, first);
     return (struct expert_inputs){h, h};
 }
 
@@ -256,7 +281,7 @@ static void sum_experts(struct compiler *t, struct program_ref in, struct progra
                       .onto = onto,
                       .route =
                           {
-                              .rule = t->l->route,
+                              .rule = rule_of(t),
                               .n_expert = m->n_expert,
                               .n_used = m->n_used,
                               .of_input = t->l->weighs_input,
@@ -275,8 +300,14 @@ static void experts(struct compiler *t)
     sum_experts(t, in.h, expert_sum(t), !compile_experts_apart(t));
     if (t->c->moe.shared_width)
         add_shared(t);
-    if (compile_experts_apart(t))
-        compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, 0);
+    if (compile_experts_apart(t) && !t->is_parallel)
+        compile_add_experts(t);
+}
+
+void compile_add_experts(struct compiler *t)
+{
+    compile_scale(t, stream(t), t->c->forward.mlp_kept);
+    compile_add_branch(t, apart_buffer(t), PROGRAM_W_MLP_POST_NORM, t->c->forward.mlp_out);
 }
 
 static void norm_in_place(struct compiler *t, struct program_ref x, enum program_weight weight)

@@ -246,8 +246,9 @@ static void state_text(char *to, size_t n, const struct program_op *op)
     if (op->kind == PROGRAM_CONV)
         append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");
     if (op->kind == PROGRAM_DELTA)
-        append(to, n, "%u heads of %u, keys of %u heads of %u", op->delta.n_value_head,
-               op->delta.value_dim, op->delta.n_key_head, op->delta.key_dim);
+        append(to, n, "%u heads of %u, keys of %u heads of %u%s", op->delta.n_value_head,
+               op->delta.value_dim, op->delta.n_key_head, op->delta.key_dim,
+               op->delta.beta_max > 1 ? ", beta up to 2" : "");
     if (op->kind != PROGRAM_SCAN)
         return;
     if (op->scan.by_state)

@@ -14,7 +14,7 @@ enum program_weight {
 };
 enum program_weight_scope { PROGRAM_OF_MODEL, PROGRAM_OF_LAYER, PROGRAM_OF_EXPERT };
 enum program_weight_kind { PROGRAM_MATRIX, PROGRAM_VECTOR, PROGRAM_TABLE };
-#define PROGRAM_SLOTS_MAX 7u
+#define PROGRAM_SLOTS_MAX 11u
 
 struct program_weight_info {
     const char *name;

@@ -150,8 +150,38 @@ static void copy_rows(float *rows, const struct weight_source *s, uint32_t o, ui
         rows[i] = load_f32(s->tensor->data, s->dtype, first + i);
 }
 
+/* Heads are filled up with zeros: rows are made one after the other, columns of all rows and then
+ * moved to their places, the last one first. */
+static void make_padded(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
+{
+    const struct weight_pad *p = &s->pad;
+    struct weight_source plain = *s;
+    plain.pad.head = 0;
+    if (!p->of_cols) {
+        plain.rows = s->rows / p->head * p->stored;
+        for (uint32_t i = 0; i < n; i++, rows += s->cols) {
+            const uint32_t head = (o + i) / p->head, in_head = (o + i) % p->head;
+            if (in_head < p->stored)
+                fill_make_rows(rows, &plain, head * p->stored + in_head, 1);
+            else
+                memset(rows, 0, s->cols * sizeof *rows);
+        }
+        return;
+    }
+    plain.cols = s->cols / p->head * p->stored;
+    fill_make_rows(rows, &plain, o, n);
+    for (size_t i = n * (size_t)(s->cols / p->head); i-- > 0;) {
+        memmove(rows + i * p->head, rows + i * p->stored, p->stored * sizeof *rows);
+        memset(rows + i * p->head + p->stored, 0, (p->head - p->stored) * sizeof *rows);
+    }
+}
+
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
 {
+    if (s->pad.head) {
+        make_padded(rows, s, o, n);
+        return;
+    }
     if (s->quant.q) {
         weight_quant_rows(rows, s, o, n);
     } else if (s->tensor && s->transposed) {
@@ -263,12 +293,12 @@ void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind 
         const uint32_t run = weight_source_run(s, i), row = weight_source_row(s, i);
         const size_t at = weight_source_first(s) + row;
         to = s->rows - i < run ? s->rows : i + run;
-        if (!s->tensor && kind != KIND_NORM)
+        if (!s->tensor && kind != KIND_NORM && !arch_is_made(s->spec))
             dummy_part(dst + i, s->seed, 0, row, to - i);
         else
             for (uint32_t k = 0; k < to - i; k++)
-                dst[i + k] =
-                    s->tensor ? load_f32(s->tensor->data, s->dtype, at + k) + s->plus : 1.0f;
+                dst[i + k] = s->tensor ? load_f32(s->tensor->data, s->dtype, at + k) + s->plus
+                                       : weight_source_made(s, i + k);
     }
 }
 

@@ -93,10 +93,22 @@ static struct load_form floats_of(const struct load_case *c)
 static bool keeps_blocks(const struct load_case *c)
 {
     for (uint32_t i = 0; i < c->n; i++)
-        if (!weight_fp8_is_blocks(&c->parts[i]) ||
+        if (!weight_fp8_is_blocks(&c->parts[i]) || c->parts[i].pad.head ||
             (i + 1 < c->n && !c->interleaved && c->parts[i].rows % KERN_GATE_INTERLEAVE != 0))
             return false;
     return true;
+}
+
+/* Of one matrix's inputs: the largest of its parts', so that it cuts none of them more than their
+ * own would. 0: a part has none. */
+static float x_scale_of(const struct load_case *c)
+{
+    float most = c->parts[0].quant.x_scale;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const float one = c->parts[i].quant.x_scale;
+        most = one == 0 || most == 0 ? 0 : one > most ? one : most;
+    }
+    return most;
 }
 
 static struct load_form fp8_of(const struct load_case *c)
@@ -108,6 +120,7 @@ static struct load_form fp8_of(const struct load_case *c)
         return floats_because(c, by_checkpoint ? WHY_LEFT : WHY_LOGITS_FLOATS);
     if (f.blocks)
         return f;
+    f.x_scale = x_scale_of(c);
     f.why = WHY_STORED;
     for (uint32_t i = 0; i < c->n; i++)
         if (!weight_fp8_is_plain(&c->parts[i]))
@@ -199,6 +212,8 @@ void load_form_join(struct load_form *all, const struct load_form *one, bool fir
 {
     const bool ordered = one->ordered || (!first && all->ordered);
     const bool blocks = one->blocks && (first || all->blocks);
+    const bool has_scale = one->x_scale > 0 && (first || all->x_scale > 0);
+    const float most = first || one->x_scale > all->x_scale ? one->x_scale : all->x_scale;
     if (first)
         *all = *one;
     else if (all->dtype != one->dtype || all->group != one->group)
@@ -207,6 +222,7 @@ void load_form_join(struct load_form *all, const struct load_form *one, bool fir
                                                      : int8_instead_of(one));
     all->ordered = ordered && all->group;
     all->blocks = blocks;
+    all->x_scale = has_scale && all->dtype == DT_F8_E4M3 ? most : 0;
     if (all->why == WHY_BLOCKS && !blocks)
         all->why = WHY_MADE_BLOCKS;
 }
@@ -215,7 +231,7 @@ enum load_travel load_form_travel(const struct packed *w, const struct weight_so
 {
     if (weight_source_has_rows(s))
         return TRAVEL_FLOATS;
-    if (weight_quant_is_made(s))
+    if (weight_quant_is_made(s) || s->pad.head)
         return TRAVEL_MADE;
     if (s->quant.q && w->group)
         return TRAVEL_INT4;

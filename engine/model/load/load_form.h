@@ -44,6 +44,7 @@ struct load_form {
     enum dtype dtype;
     uint32_t group;            /* above 0: 4 bits, so many inputs share a scale */
     bool blocks;               /* e4m3 with the checkpoint's scales of blocks */
+    float x_scale;             /* e4m3: as packed.x_scale */
     struct packed_codes codes; /* the checkpoint's own 4 or 8 bits */
     bool ordered;              /* act-order: its inputs have an order of their own */
     enum load_why why;

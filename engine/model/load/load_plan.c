@@ -80,6 +80,7 @@ static void set_form(struct load_row *r, const struct load_form *f)
     r->form.dtype = f->dtype;
     r->form.group = f->group;
     r->form.blocks = f->blocks;
+    r->form.x_scale = f->x_scale;
     r->form.codes = f->codes;
     r->ordered = f->ordered;
     r->why = f->why;
@@ -139,7 +140,9 @@ static void form_vector(const struct lister *l, struct load_row *r)
     const bool has_one = s->tensor && s->tensor->has_one;
     s->plus = r->kind == KIND_NORM && l->plan->arch->layer.norm_plus_one && !has_one ? 1 : 0;
     r->form.dtype = DT_F32;
-    r->form.n_out = s->rows;
+    r->form.n_out = 0;
+    for (uint32_t i = 0; i < r->n_source; i++)
+        r->form.n_out += s[i].rows;
     r->form.n_in = 1;
     r->why = WHY_VECTOR;
 }
@@ -589,5 +592,13 @@ bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b)
                is_alike(&x->form, &y->form) && x->at == y->at && x->ordered == y->ordered &&
                x->order_at == y->order_at;
     }
+    return same;
+}
+
+bool load_plan_same_scales(const struct load_plan *a, const struct load_plan *b)
+{
+    bool same = true;
+    for (size_t i = 0; i < a->n_row && same; i++)
+        same = a->rows[i].form.x_scale == b->rows[i].form.x_scale;
     return same;
 }

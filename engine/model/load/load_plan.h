@@ -46,7 +46,7 @@ struct load_row {
     uint32_t i_source, n_source; /* load_plan_sources */
     enum load_why why;           /* of dtype, group and blocks below */
     /* As the kernels see it: outputs (rows of a table, length of a vector), inputs, dtype, group,
-     * gated (interleaved, of a bias too), blocks. load_plan_place sets data and order. */
+     * gated (interleaved, of a bias too), blocks, x_scale. load_plan_place sets data and order. */
     struct packed form;
     struct shard_outputs part; /* of a matrix: the outputs that are packed, all or a rank's */
     bool ordered;              /* the order of its inputs lies at order_at, n_in uint32 */
@@ -84,6 +84,8 @@ void load_plan_place(struct load_plan *p, unsigned char *base);
 void load_plan_place_host(struct load_plan *p, unsigned char *base);
 /* Does all of both lie in the same way, so that one can be packed over the other? */
 bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b);
+/* Of two that do: are scales of matrices' inputs the same, which launches take by value? */
+bool load_plan_same_scales(const struct load_plan *a, const struct load_plan *b);
 
 /* ---- rows in words (load_plan_print.c) ---- */
 #define LOAD_NAME_MAX 96u

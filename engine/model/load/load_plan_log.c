@@ -14,9 +14,9 @@ struct counts {
     uint32_t n_ordered, n_float;
     /* sources of matrices, which have a tensor each */
     uint32_t n_kept, n_blocks; /* as the checkpoint has them: a scale an output, scales of blocks */
-    uint32_t n_made, n_from_float; /* made e4m3 of other blocks, of floats */
-    uint32_t n_left;               /* floats or integers */
-    uint32_t n_input_scale;
+    uint32_t n_made, n_from_float;  /* made e4m3 of other blocks, of floats */
+    uint32_t n_left;                /* floats or integers */
+    uint32_t n_x_scale, n_x_unused; /* whose inputs the checkpoint has a scale for: used, or not */
     /* blocks of a GGUF file that become floats: matrices, and bytes there and in memory */
     uint32_t n_blocks_made;
     uint64_t block_bytes, made_bytes;
@@ -32,7 +32,8 @@ static void count_source(struct counts *n, const struct packed *form, const stru
                       : weight_fp8_is_plain(s)  ? &n->n_kept
                                                 : &n->n_made;
     ++*which;
-    n->n_input_scale += s->quant.q && s->quant.input_scale;
+    if (s->quant.q && s->quant.has_x_scale)
+        ++*(form->x_scale > 0 ? &n->n_x_scale : &n->n_x_unused);
 }
 
 static void count_blocks(struct counts *n, const struct load_row *r, const struct weight_source *s)
@@ -82,10 +83,14 @@ static void log_fp8(const struct counts *n, const struct load_options *o,
             "e4m3 with a scale for each output: %u of other blocks, %u of floats; %u stay "
             "floats (%s)",
             n->n_kept + n->n_blocks, n->n_blocks, n->n_made, n->n_from_float, n->n_left, dtype);
-    if (n->n_input_scale)
-        log_info("fp8: the checkpoint's input_scale of %u matrices is not used: %s",
-                 n->n_input_scale,
-                 o->device ? "each row of activations has scales of its own"
+    if (n->n_x_scale)
+        log_info("fp8: inputs of %u matrices are multiplied in the checkpoint's input_scale, those "
+                 "of one product in the largest of theirs",
+                 n->n_x_scale);
+    if (n->n_x_unused)
+        log_info("fp8: the checkpoint's input_scale of %u matrices is not used: %s", n->n_x_unused,
+                 o->device ? "others of their product have none, they become floats, or the config "
+                             "says dynamic; each row of e4m3 has scales of its own"
                            : "activations are not quantized");
 }
 

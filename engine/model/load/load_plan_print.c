@@ -75,9 +75,10 @@ void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r)
     char group[32] = "";
     if (group_of(&r->form))
         snprintf(group, sizeof group, " in groups of %u", group_of(&r->form));
-    snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s", form_name(&r->form), group,
-             r->form.blocks ? " with scales of blocks" : "", r->form.gated ? ", interleaved" : "",
-             r->ordered ? ", act-order" : "");
+    snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s%s", form_name(&r->form), group,
+             r->form.blocks ? " with scales of blocks" : "",
+             r->form.x_scale > 0 ? ", inputs in one scale" : "",
+             r->form.gated ? ", interleaved" : "", r->ordered ? ", act-order" : "");
 }
 
 static const char *why_of(const struct load_row *r)
@@ -213,6 +214,12 @@ static void pad_to(struct buf *out, size_t start, size_t column)
     while (out->len - start < column && !out->failed);
 }
 
+/* Are its numbers those of --load-format dummy? */
+static bool is_dummy(const struct weight_source *s)
+{
+    return !s->tensor && !s->quant.q && !arch_is_made(s->spec);
+}
+
 static void text_source(struct buf *out, const struct weight_source *s, bool is_vector)
 {
     char buffer[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], rows[LOAD_FORM_MAX], mapped[LOAD_MAPPED_MAX];
@@ -223,7 +230,7 @@ static void text_source(struct buf *out, const struct weight_source *s, bool is_
     const char *name = stored_name(buffer, rows, s);
     buf_printf(out, "    %s %s%s", name, rows, *rows ? " " : "");
     add_shape(out, s->rows, s->cols, is_vector);
-    buf_printf(out, " %s%s%s%s\n", !s->tensor && !s->quant.q && s->spec->name ? "dummy " : "",
+    buf_printf(out, " %s%s%s%s\n", is_dummy(s) ? "dummy " : "",
                *stored ? stored : dtype_name(s->dtype), *mapped ? " -> " : "", mapped);
 }
 
@@ -314,8 +321,7 @@ static void json_source(struct buf *out, const struct weight_source *s, bool is_
         buf_add_str(out, ", ");
         add_text(out, "stored", stored);
     }
-    buf_printf(out, ", \"dummy\": %s}",
-               s->tensor || s->quant.q || !s->spec->name ? "false" : "true");
+    buf_printf(out, ", \"dummy\": %s}", is_dummy(s) ? "true" : "false");
 }
 
 static void json_row(struct buf *out, const struct load_plan *p, const struct load_row *r)

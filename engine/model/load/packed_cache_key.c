@@ -98,6 +98,11 @@ static void add_source(struct buf *key, const struct weight_source *s)
         buf_printf(key, " of expert %u", s->place.expert);
     if (s->slice.pairs)
         buf_printf(key, " pairs of %u", s->slice.pairs);
+    if (s->pad.head)
+        buf_printf(key, " heads of %u in %u%s", s->pad.stored, s->pad.head,
+                   s->pad.of_cols ? ", columns" : "");
+    if (s->fade != 0)
+        buf_printf(key, " times %.17g", s->fade);
     if (q->q)
         buf_printf(key, " %s%s %u bits, groups %u, blocks %u, zeros %d + %u, order %d",
                    quant_method_name(q->method), q->q->blocks ? q->q->blocks->name : "", q->bits,

@@ -186,6 +186,12 @@ static enum q_code use_tensor(struct weight_source *s, const struct weight_finde
     return rc ? rc : put_apart(s, e);
 }
 
+/* Lightning attention forgets more slowly from layer to layer; the last one hardly forgets. */
+static double fade_of(const struct model_config *c, uint32_t layer)
+{
+    return 1 - layer / (c->n_layer - 1 + 1e-5) + 1e-5;
+}
+
 static enum q_code find_tensor(struct weight_source *s, const struct weight_finder *f,
                                const struct wanted *w, struct arch_place at, struct q_err *e)
 {
@@ -202,11 +208,13 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
         .seed = w->seed,
     };
     s->stored_rows = s->rows;
-    if (w->of_heads && (!f->files || row->name == ARCH_ONES)) {
+    if (row->name == ARCH_RATES)
+        s->fade = fade_of(f->config, at.layer);
+    if (w->of_heads && (!f->files || arch_is_made(row))) {
         s->rows = s->stored_rows = w->n[0] * w->n[1];
         s->cols = 1;
     }
-    if (!f->files || row->name == ARCH_ONES)
+    if (!f->files || arch_is_made(row))
         return Q_OK;
     weight_finder_name(name, f, row, at);
     enum q_code rc = weight_quant_find(s, f, name, e);
@@ -226,6 +234,34 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
     return t ? use_tensor(s, f, w, t, e) : fail_missing(f, s, name, e);
 }
 
+static bool is_conv(enum arch_slot slot)
+{
+    return slot == W_CONV || slot == W_CONV_Q || slot == W_CONV_K || slot == W_CONV_V;
+}
+
+/* V, and what reads it, where its heads are narrower than K's: they are filled up with zeros. */
+static enum q_code pad_heads(struct weight_source *s, const struct weight_finder *f, uint32_t layer,
+                             struct q_err *e)
+{
+    const uint32_t stored = f->config->layers.value_dim;
+    const uint32_t head = model_config_head_dim(f->config, layer);
+    const enum arch_slot slot = s->spec->slot;
+    if (!stored || stored == head || !s->present || (slot != W_V && slot != W_O))
+        return Q_OK;
+    if ((s->quant.q && s->quant.method != QUANT_FP8) || (s->tensor && s->tensor->blocks))
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: tensor %s: heads of V that are narrower than those of K are supported of "
+            "floats and of fp8 only",
+            tail(weight_source_tensor(s)->file), weight_source_tensor(s)->name);
+    s->pad = (struct weight_pad){head, stored, slot == W_O};
+    if (s->pad.of_cols)
+        s->cols = s->cols / stored * head;
+    else
+        s->rows = s->rows / stored * head;
+    return Q_OK;
+}
+
 static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
                             const struct arch_tensor *row, struct arch_place at, struct q_err *e)
 {
@@ -238,14 +274,15 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
         .is_vector = is_vector,
         .of_heads = !is_vector &&
                     (row->slot == W_Q_NORM || row->slot == W_K_NORM || row->slot == W_ROUTER_BIAS ||
-                     row->slot == W_CONV || row->slot == W_MIX_RATE ||
+                     is_conv(row->slot) || row->slot == W_MIX_RATE ||
                      row->slot == W_STREAM_PREDICT || row->slot == W_STREAM_CORRECT),
-        .of_conv = row->slot == W_CONV,
+        .of_conv = is_conv(row->slot),
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .in_rows = f->arch->experts_in_rows && arch_is_stacked(row),
         .seed = seed_of(row, at),
     };
-    return find_tensor(s, f, &w, at, e);
+    const enum q_code rc = find_tensor(s, f, &w, at, e);
+    return rc ? rc : pad_heads(s, f, at.layer, e);
 }
 
 FALLIBLE weight_finder_find_own(struct weight_source *s, const struct weight_finder *f,
@@ -327,6 +364,31 @@ static bool is_wanted(const struct weight_finder *f, const struct arch_tensor *r
            !(otherwise && row->slot >= W_EXPERT_FIRST && row->when == WHEN_EXPERTS);
 }
 
+static bool is_there(const struct weight_finder *f, const struct arch_tensor *row,
+                     struct arch_place at)
+{
+    char name[ARCH_NAME_MAX];
+    weight_finder_name(name, f, row, at);
+    return tensor_find(f->files, name) != NULL;
+}
+
+/* Two rows of a slot that a layer has are two names of one tensor: is this the one that is not
+ * read? That is the second, or the first where the files have the second alone. */
+static bool is_other_name(const struct weight_finder *f, const struct arch_tensor *row,
+                          struct arch_place at, const struct weight_source *found)
+{
+    if (found->present)
+        return true;
+    if (!f->files || arch_is_made(row) || is_there(f, row, at))
+        return false;
+    for (size_t i = (size_t)(row - f->arch->tensors) + 1; i < f->arch->n_tensor; i++) {
+        const struct arch_tensor *other = &f->arch->tensors[i];
+        if (other->slot == row->slot && other->when == row->when && is_there(f, other, at))
+            return true;
+    }
+    return false;
+}
+
 static enum q_code find_all(struct weight_source *sources, const struct weight_finder *f,
                             enum arch_slot first, struct arch_place at, struct q_err *e)
 {
@@ -335,7 +397,8 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
     for (size_t i = 0; i < f->arch->n_tensor; i++) {
         const struct arch_tensor *row = &f->arch->tensors[i];
         if (first_slot(row->slot) != first || !is_wanted(f, row, at.layer, otherwise) ||
-            !is_of_stage(f, row->slot) || !arch_is_read(f->config, row->slot))
+            !is_of_stage(f, row->slot) || !arch_is_read(f->config, row->slot) ||
+            is_other_name(f, row, at, &sources[row->slot]))
             continue;
         enum q_code rc = find_one(&sources[row->slot], f, row, at, e);
         if (rc)
@@ -361,6 +424,7 @@ static const struct {
     {W_Q_GATED, BY_Q_HEAD, 2, {W_Q, W_Q_GATE}},
     {W_MIX_QKVZ, BY_KEY_HEAD, 4, {W_MIX_Q, W_MIX_K, W_MIX_V, W_MIX_Z}},
     {W_MIX_QKV, BY_PART, 3, {W_MIX_Q, W_MIX_K, W_MIX_V}},
+    {W_MIX_QKV_HEADS, BY_KEY_HEAD, 3, {W_MIX_Q, W_MIX_K, W_MIX_V}},
     {W_MIX_BA, BY_KEY_HEAD, 2, {W_MIX_B, W_MIX_A}},
     {W_QKV_BIAS, BY_PART, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
     {W_QKV_HEADS_BIAS, BY_HEAD, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
@@ -533,7 +597,7 @@ static bool is_known(const struct weight_finder *f, const char *name)
     if (*f->config->outer && !weight_names_is_text(f->names, name))
         return true;
     for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {
-        if (f->arch->tensors[k].name == ARCH_ONES)
+        if (arch_is_made(&f->arch->tensors[k]))
             continue;
         weight_names_pattern(pattern, f->names, f->arch, f->arch->tensors[k].name);
         known = pattern_gives(pattern, name, end);

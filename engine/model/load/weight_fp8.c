@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_fp8.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "engine/model/load/weight_parts.h"
@@ -47,6 +48,29 @@ static bool fit_scales(struct quant_tensors *q, const struct quant_config *c,
     return t->n_dim == 0 || (t->n_dim == 1 && t->shape[0] == 1) || has_shape(t, 1, 1);
 }
 
+/* Of its inputs. What divides by it (kernels/ops/fp8.h) takes no inverse that is infinite. */
+static enum q_code find_x_scale(struct quant_tensors *q, const struct weight_finder *f,
+                                const char *name, struct q_err *e)
+{
+    const struct tensor *t = weight_part(f, name, ".input_scale");
+    const struct part_wanted one = {name, ".input_scale", 0, 0, PART_SCALE};
+    enum q_code rc;
+    q->has_x_scale = t != NULL;
+    if (!t || f->config->quant.dynamic_inputs || q->n_group > 1)
+        return Q_OK;
+    if (!weight_part_is_one(t))
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has %llu bytes of %s, expected one number",
+                      weight_part_file(t), t->name, (unsigned long long)t->n_bytes,
+                      dtype_name(t->dtype));
+    if ((rc = weight_part_check(t, &one, e)))
+        return rc;
+    q->x_scale = weight_part_float(t, 0);
+    if (q->x_scale == 0 || (q->x_scale > 0 && isfinite(q->x_scale) && isfinite(1 / q->x_scale)))
+        return Q_OK;
+    return q_fail(e, Q_CORRUPT, "%s: tensor %s is %g, expected a finite number above 0",
+                  weight_part_file(t), t->name, (double)q->x_scale);
+}
+
 enum q_code weight_fp8_find(struct weight_source *s, const struct weight_finder *f,
                             const char *name, struct q_err *e)
 {
@@ -74,7 +98,8 @@ enum q_code weight_fp8_find(struct weight_source *s, const struct weight_finder 
                       "%s: tensor %s has neither one scale nor one for each of %u "
                       "outputs",
                       weight_part_file(q.scales), q.scales->name, s->rows);
-    q.input_scale = weight_part(f, name, ".input_scale") != NULL;
+    if ((rc = find_x_scale(&q, f, name, e)))
+        return rc;
     s->quant = q;
     s->dtype = DT_F32;
     return Q_OK;

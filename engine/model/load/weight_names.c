@@ -35,9 +35,10 @@ static bool has_names(const struct arch *a, const struct tensor_set *files, enum
 {
     char name[ARCH_NAME_MAX];
     for (size_t i = 0; i < a->n_tensor; i++) {
-        if (a->tensors[i].slot != W_EMBED && a->tensors[i].slot != W_FINAL_NORM)
+        const struct arch_tensor *t = &a->tensors[i];
+        if ((t->slot != W_EMBED && t->slot != W_FINAL_NORM) || t->name == ARCH_ONES)
             continue;
-        weight_names_pattern(name, n, a, a->tensors[i].name);
+        weight_names_pattern(name, n, a, t->name);
         if (tensor_find(files, name))
             return true;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_source.h"
+#include <math.h>
 #include <stdio.h>
 
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s)
@@ -12,6 +13,14 @@ const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_s
         return "(ones)";
     arch_tensor_name(buffer, s->spec->name, s->place);
     return buffer;
+}
+
+float weight_source_made(const struct weight_source *s, uint32_t i)
+{
+    if (s->spec->name == ARCH_ZEROS)
+        return 0;
+    return s->spec->name == ARCH_RATES ? (float)(log(s->fade) - 8.0 * (i + 1) / s->rows * log(2))
+                                       : 1;
 }
 
 const struct tensor *weight_source_head(const struct weight_source *s, uint32_t head)

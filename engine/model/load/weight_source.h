@@ -22,7 +22,8 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
     bool is_even;         /* with an order: each group has `group` inputs */
     uint32_t zero_offset; /* what a stored zero is less than it stands for */
     uint32_t per_word; /* integers in an int32 that has bits left over; 0: they go on in the next */
-    bool input_scale;  /* fp8: the checkpoint has one for its activations, which is not used */
+    bool has_x_scale;  /* fp8: the checkpoint has a scale for its inputs … */
+    float x_scale;     /* … and this is it; 0: each row of inputs has its own */
     bool is_made;      /* no kernel reads it: it becomes floats, or what is made of these */
     bool is_torchao;   /* its tensors have torchao's names */
     bool tiled;        /* QUANT_TORCHAO: in tiles; scales and zeros are one tensor */
@@ -48,6 +49,13 @@ struct weight_slice {
     uint32_t pairs;
 };
 
+/* Heads that a tensor has with `stored` of `head` elements, the others of which are 0: they are its
+ * rows, or its columns. */
+struct weight_pad {
+    uint32_t head, stored; /* head 0: it has all */
+    bool of_cols;
+};
+
 struct weight_source { /* where one slot's numbers come from */
     bool present;
     const struct arch_tensor *spec; /* the family's; NULL where it is not present */
@@ -64,7 +72,9 @@ struct weight_source { /* where one slot's numbers come from */
     uint32_t n_head;
     const struct tensor_set *files; /* with heads: the others */
     bool unit;                      /* its rows are divided by their lengths */
+    struct weight_pad pad;          /* rows and cols are those of whole heads */
     float plus;                     /* what its numbers are stored less than they stand for */
+    double fade;                    /* ARCH_RATES: the layer's factor of rates */
     uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
     struct quant_tensors quant;     /* instead of `tensor` */
 };
@@ -97,7 +107,7 @@ static inline size_t weight_source_first(const struct weight_source *s)
 /* Are its rows where the tensor has them, as they are? */
 static inline bool weight_source_has_rows(const struct weight_source *s)
 {
-    return s->tensor && !s->transposed && !s->unit;
+    return s->tensor && !s->transposed && !s->unit && !s->pad.head;
 }
 
 /* The tensor's row that is row r. */
@@ -143,6 +153,9 @@ static inline bool weight_source_is_scaled(const struct weight_source *s)
 
 /* With heads: the tensor of one, which the finder has found. */
 const struct tensor *weight_source_head(const struct weight_source *s, uint32_t head);
+/* Number i of a vector that no checkpoint has (arch.h). Rates: of head i of n,
+ * ln(2^(-8 (i + 1) / n) * fade). Source: arXiv:2307.14995. */
+float weight_source_made(const struct weight_source *s, uint32_t i);
 /* The tensor's name as the family has it. */
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);
 

@@ -271,11 +271,14 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
     return rc;
 }
 
-/* The old region where everything lies in the same way, else a new one beside it. */
+/* The old region where everything lies in the same way, else a new one beside it. What launches
+ * have by value is another then, or where scales of inputs are. */
 static enum q_code take_region(struct loader *l, struct weights *old, struct q_err *e)
 {
     struct weights *w = l->w;
-    if (old->memory.is_file || !load_plan_same_layout(w->plan, old->plan))
+    const bool fits = !old->memory.is_file && load_plan_same_layout(w->plan, old->plan);
+    w->generation = old->generation + !(fits && load_plan_same_scales(w->plan, old->plan));
+    if (!fits)
         return make_region(l, "the new weights", e);
     w->memory = old->memory; /* from here on the old weights are lost, and nothing can fail */
     old->memory = (struct region)REGION_INIT;

@@ -90,6 +90,7 @@ struct weights {
     struct packed *own;             /* of a plugin's tensors; data NULL: it is not there */
     uint32_t *own_at;               /* [arch.n_own] where those of a tensor begin in `own` */
     uint64_t n_param;
+    uint32_t generation; /* model_generation */
     struct load_plan *plan;
     struct region host; /* of a model on a device: what only items use */
     struct region memory;

@@ -45,6 +45,10 @@ static const char *why_not(enum arch_slot slot)
     case W_MIX_QKVZ:
     case W_MIX_BA:
     case W_MIX_QKV:
+    case W_MIX_QKV_HEADS:
+    case W_MIX_Q:
+    case W_MIX_K:
+    case W_MIX_V:
     case W_MIX_Z:
     case W_MIX_B:
     case W_MIX_A:
@@ -103,6 +107,11 @@ FALLIBLE lora_module_find(struct lora_module *out, const struct arch *a,
         const bool of_layer = t->slot >= W_LAYER_FIRST && t->slot < W_IGNORE;
         if (of_layer && (numbers[0] >= c->n_layer || !arch_wants(c, t->when, numbers[0])))
             continue;
+        if (c->layers.value_dim && (t->slot == W_V || t->slot == W_O))
+            return q_fail(e, Q_UNSUPPORTED,
+                          "module %.100s is of V, whose heads are narrower than those of K; such "
+                          "modules take no adapter yet",
+                          name);
         if (!lora_module_is_adapted(t))
             return q_fail(e, Q_UNSUPPORTED,
                           "module %s: adapters of %s are not supported; expected matrices of "

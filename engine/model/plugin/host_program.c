@@ -332,7 +332,8 @@ static enum q_code make_positions(struct insertion *t)
 static enum q_code make_norm(struct insertion *t)
 {
     const struct arch_layer *l = &t->c->model->arch->arch.layer;
-    double eps = t->c->model->config.rms_norm_eps, layer = l->norm == ARCH_NORM_LAYER;
+    const struct model_config *c = &t->c->model->config;
+    double eps = c->rms_norm_eps, layer = arch_norm_of(l, c) == ARCH_NORM_LAYER;
     enum q_code rc = input(t, &t->to.in[0], t->op->in, "in_col", "in_cols");
     if (rc)
         return rc;

@@ -478,12 +478,6 @@ void gpu_stop(struct gpu *g)
         log_debug("device: %s", e.message);
 }
 
-static void free_graph(const struct device_table *t, const struct gpu_graph *g)
-{
-    t->graph_free(g->graph);
-    t->graph_free(g->with_lora);
-}
-
 void gpu_free(struct gpu *g)
 {
     if (!g)
@@ -491,8 +485,7 @@ void gpu_free(struct gpu *g)
     const struct device_table *t = g->link.t;
     struct device *d = g->link.d;
     if (d) {
-        for (uint32_t i = 0; i < g->n_graph; i++)
-            free_graph(t, &g->graphs[i]);
+        gpu_drop_graphs(g);
         release_model(g, &g->model);
         release_model(g, &g->draft);
         gpu_slots_release(g);

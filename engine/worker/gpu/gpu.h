@@ -59,6 +59,10 @@ const struct kv_cache *gpu_kv(const struct gpu *g);
 const struct kv_cache *gpu_swap(const struct gpu *g); /* of 0 blocks when there is none */
 struct lora_device *gpu_lora(const struct gpu *g);    /* NULL: adapters are not enabled */
 void gpu_forget(struct gpu *g);                       /* kv_cache_forget of all pools */
+/* The model has other weights (model_reload), and no step is in flight: graphs that are wrong now
+ * (model_generation) are recorded again. If that fails, the log says so, and steps are launched
+ * kernel by kernel. */
+void gpu_reloaded(struct gpu *g);
 
 /* True if the device samples this row. */
 bool gpu_samples(const struct gpu *g, const struct logit_row *row);

@@ -102,6 +102,7 @@ struct gpu {
     uint32_t i_buffer;        /* of GPU_STEPS: whose host memory is written now */
     struct gpu_graph graphs[RING_GRAPHS_MAX]; /* [n_graph] ascending */
     uint32_t n_graph;
+    uint32_t generation;  /* model_generation of the weights that the graphs were recorded with */
     struct q_err refusal; /* of the last gpu_launch; Q_OK: none */
 };
 
@@ -132,6 +133,8 @@ FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err
 FALLIBLE gpu_forward_done(const struct gpu *g, const struct gpu_pass *p, struct q_err *e);
 /* Record the graphs, largest first. Errors: those of the device. */
 FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
+/* What was recorded goes; the sizes stay. */
+void gpu_drop_graphs(struct gpu *g);
 
 /* ---- gpu_slots.c ---- */
 FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err *e);

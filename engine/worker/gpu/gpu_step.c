@@ -204,6 +204,7 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
 {
     const int64_t start_ms = clock_ms();
     uint64_t before, after, total;
+    g->generation = model_generation(g->model.model);
     enum q_code rc = g->link.t->memory(g->link.d, &before, &total, e);
     for (uint32_t i = g->n_graph; i-- > 0 && !rc;) {
         struct gpu_graph *to = &g->graphs[i];
@@ -221,6 +222,28 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
                  before > after ? (double)(before - after) / MIB : 0.0,
                  (long long)(clock_ms() - start_ms));
     return Q_OK;
+}
+
+void gpu_drop_graphs(struct gpu *g)
+{
+    for (uint32_t i = 0; i < g->n_graph; i++) {
+        g->link.t->graph_free(g->graphs[i].graph);
+        g->link.t->graph_free(g->graphs[i].with_lora);
+        g->graphs[i].graph = g->graphs[i].with_lora = NULL;
+    }
+}
+
+void gpu_reloaded(struct gpu *g)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (!g->n_graph || g->generation == model_generation(g->model.model))
+        return;
+    gpu_drop_graphs(g);
+    if (!gpu_record(g, &e))
+        return;
+    log_warning("after a reload: %s; steps are launched kernel by kernel", e.message);
+    gpu_drop_graphs(g);
+    g->n_graph = 0;
 }
 
 /* The graph for a batch in which every sequence has one row with logits, and so one part of a

@@ -16,6 +16,10 @@ GEMMA4 = dict(BASE, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text
               top_k_experts=None, moe_intermediate_size=None, torch_dtype="bfloat16",
               rope_parameters=dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6),
                                    sliding_attention=dict(rope_type="default", rope_theta=1e4)))
+INPUTS = ("vocab_size_per_layer_input", "hidden_size_per_layer_input", "enable_moe_block", "num_experts", "top_k_experts",
+          "moe_intermediate_size")
+UNIFIED = {k: v for k, v in GEMMA4.items() if k not in INPUTS} | dict(architectures=["Gemma4UnifiedForCausalLM"],
+                                                                    model_type="gemma4_unified_text")
 SLIDING, FULL = "sliding_attention", "full_attention"
 MODELS = {
     # E2B and E4B: inputs of each layer, last layers that read the K and V of others and have twice the MLP
@@ -24,6 +28,9 @@ MODELS = {
     # 31B: V is K before its norm, and fewer KV heads, in layers without a window
     "gemma4-dense": dict(GEMMA4, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL], attention_k_eq_v=True,
                          num_global_key_value_heads=1, tie_word_embeddings=False),
+    # 12B: neither inputs nor experts
+    "gemma4_unified": dict(UNIFIED, num_hidden_layers=4, layer_types=[SLIDING, FULL, SLIDING, FULL], attention_k_eq_v=True,
+                           num_global_key_value_heads=1, num_kv_shared_layers=1, use_bidirectional_attention="vision", tie_word_embeddings=False),
     # 26B-A4B: an MLP and experts beside it
     "gemma4-moe": dict(GEMMA4, num_hidden_layers=2, layer_types=[SLIDING, FULL], attention_k_eq_v=True, num_global_key_value_heads=1,
                        enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=16, tie_word_embeddings=False),

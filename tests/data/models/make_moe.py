@@ -47,6 +47,18 @@ MODELS = {
     "afmoe": base("AfmoeForCausalLM", "afmoe", num_hidden_layers=4, head_dim=16, num_dense_layers=1, moe_intermediate_size=16, num_experts=8,
                   num_experts_per_tok=3, num_shared_experts=2, route_scale=1.5, route_norm=True, score_func="sigmoid", mup_enabled=True,
                   global_attn_every_n_layers=2, sliding_window=16, vocab_size=128, intermediate_size=24),
+    # beside attention, by softmax of the best scores, averaged with shared experts; a dense layer with a rope and no window
+    "cohere2_moe": base("Cohere2MoeForCausalLM", "cohere2_moe", num_hidden_layers=4, head_dim=12, num_experts=6, num_experts_per_tok=2,
+                        num_shared_experts=2, intermediate_size=16, prefix_dense_intermediate_size=40, first_k_dense_replace=1,
+                        prefix_dense_sliding_window_pattern=1, sliding_window=16, sliding_window_pattern=2, layer_norm_eps=1e-5,
+                        logit_scale=0.5, rms_norm_eps=..., attention_bias=True, tie_word_embeddings=True, vocab_size=128),
+    # by sigmoids, added to a shared expert, RMS norms
+    "cohere2_moe-sigmoid": base("Cohere2MoeForCausalLM", "cohere2_moe", num_hidden_layers=3, head_dim=8, num_experts=6, num_experts_per_tok=3,
+                                num_shared_experts=1, shared_expert_combination_strategy="sum", expert_selection_fn="sigmoid",
+                                norm_topk_prob=False, intermediate_size=24, sliding_window=16, rms_norm_eps=1e-6, vocab_size=128,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                mlp_layer_types=["dense", "sparse", "sparse"], prefix_dense_sliding_window_pattern=2,
+                                prefix_dense_intermediate_size=40, logit_scale=0.25, torch_dtype="bfloat16"),
     "dbrx": {k: v for k, v in base("DbrxForCausalLM", "dbrx", d_model=32, n_heads=4, n_layers=2, max_seq_len=256, vocab_size=128, attn_config=dict(
         clip_qkv=1.5, kv_n_heads=2, rope_theta=500000.0), ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3)).items()
         if k not in OF_LLAMA},
@@ -98,6 +110,15 @@ MODELS = {
                        full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0, original_max_position_embeddings=64,
                                            beta_fast=8.0, beta_slow=1.0),
                        sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+    # windows with sinks and twice the KV heads, narrower heads of V; the hub's spelling
+    "mimo_v2_flash": base("MiMoV2FlashForCausalLM", "mimo_v2_flash", num_hidden_layers=3, head_dim=12, v_head_dim=8, num_key_value_heads=1,
+                          swa_num_key_value_heads=2, swa_num_attention_heads=4, swa_head_dim=12, swa_v_head_dim=8, vocab_size=128,
+                          n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, n_group=1, topk_group=1,
+                          scoring_func="sigmoid", topk_method="noaux_tc", norm_topk_prob=True, routed_scaling_factor=None,
+                          n_shared_experts=None, partial_rotary_factor=0.334, rope_theta=5000000.0, swa_rope_theta=10000.0,
+                          rms_norm_eps=..., rope_scaling=..., layernorm_epsilon=1e-5, sliding_window=15, sliding_window_size=15,
+                          hybrid_layer_pattern=[0, 1, 1], moe_layer_freq=[0, 1, 1], add_full_attention_sink_bias=False,
+                          add_swa_attention_sink_bias=True, attention_value_scale=0.707, attention_bias=False),
     "minimax_m2": base("MiniMaxM2ForCausalLM", "minimax_m2", head_dim=16, rotary_dim=8, num_local_experts=8, num_experts_per_tok=3,
                        intermediate_size=24, use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid",
                        shared_intermediate_size=0, use_mtp=False, rope_theta=5000000, rms_norm_eps=1e-6),

@@ -19,7 +19,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 LENGTHS = [1, 5, 17, 33, 120]
@@ -126,6 +126,22 @@ MODELS = {
                         linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, num_experts=4,
                         num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24,
                         tie_word_embeddings=True, hidden_act="silu", torch_dtype="bfloat16"),
+    # lightning attention and experts; the stream of a branch is its norm's output, and all have factors
+    "minimax": dict(NO_MLP, architectures=["MiniMaxForCausalLM"], model_type="minimax", num_hidden_layers=4, head_dim=12, intermediate_size=24,
+                    rms_norm_eps=1e-5, hidden_act="silu", num_local_experts=4, num_experts_per_tok=2, rope_theta=1e6, block_size=16,
+                    layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+                    full_attn_alpha_factor=1.3, full_attn_beta_factor=0.8, linear_attn_alpha_factor=1.5, linear_attn_beta_factor=0.9,
+                    mlp_alpha_factor=1.2, mlp_beta_factor=1.1, tie_word_embeddings=False, torch_dtype="bfloat16"),
+    # delta nets with norms ahead of branches and negative eigenvalues, attention with norms behind them and no positions; then
+    # sizes that the config leaves out, and a rope
+    "olmo_hybrid": dict(COMMON, architectures=["OlmoHybridForCausalLM"], model_type="olmo_hybrid", num_hidden_layers=4, hidden_act="silu",
+                        rms_norm_eps=1e-6, attention_bias=False, layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"],
+                        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
+                        linear_conv_kernel_dim=4, linear_allow_neg_eigval=True, rope_parameters=dict(rope_theta=None, rope_type="default"),
+                        tie_word_embeddings=False, torch_dtype="bfloat16"),
+    "olmo_hybrid-rope": dict(COMMON, architectures=["OlmoHybridForCausalLM"], model_type="olmo_hybrid", num_hidden_layers=3, hidden_act="silu",
+                             rms_norm_eps=1e-5, linear_conv_kernel_dim=3, linear_allow_neg_eigval=False,
+                             rope_parameters=dict(rope_theta=5e5, rope_type="default"), tie_word_embeddings=True, torch_dtype="bfloat16"),
     # a delta net in three of four layers, experts in all but one; newer spellings
     "qwen3_next": dict(COMMON, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", num_hidden_layers=4,
                        head_dim=16, rms_norm_eps=1e-6, full_attention_interval=4, partial_rotary_factor=0.25,
@@ -216,6 +232,19 @@ def references(model, prompts):
     return arrays, records
 
 
+def respell(out, config):
+    """What published folders store otherwise than transformers 5.24 saves it: Olmo Hybrid's convolutions by the columns of q, k and
+    v, and not in three like parts; MiniMax's decays not at all."""
+    tensors = load_file(out / "model.safetensors")
+    if config["model_type"] == "minimax":
+        tensors = {k: v for k, v in tensors.items() if not k.endswith(("_decay", "slope_rate"))}
+    for q in [k for k in tensors if k.endswith("q_conv1d.weight")]:
+        names = [q.replace("q_conv", x + "_conv") for x in "qkv"]
+        sizes = [tensors[n.replace("conv1d", "proj")].shape[0] for n in names]
+        tensors.update(zip(names, (x.clone() for x in torch.cat([tensors[n] for n in names]).split(sizes))))
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+
+
 def make_one(name, attempt):
     config = MODELS[name]
     out = HERE / name
@@ -230,6 +259,8 @@ def make_one(name, attempt):
     model.tie_weights()
     dtype = getattr(torch, config["torch_dtype"])
     model.to(dtype).save_pretrained(out)
+    if config["model_type"] in ("minimax", "olmo_hybrid"):
+        respell(out, config)
     (out / "config.json").rename(out / "config_v5.json")
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     model = kind.from_pretrained(out, dtype=torch.float32, attn_implementation="eager").eval()

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dialect_read - what the readers of dialects share: a chat completion's body under construction.
+ * Errors of all functions: Q_NO_MEMORY, unless they say more. Threads: reentrant. */
+#ifndef QUIRE_FRONTEND_API_DIALECT_READ_H
+#define QUIRE_FRONTEND_API_DIALECT_READ_H
+#include <jansson.h>
+#include <stdbool.h>
+#include "common/buf.h"
+
+/* Fields of chat completions that no dialect has a place for: rows of dialect_check_name. */
+#define DIALECT_NOT_HERE                                                                      \
+    {"n", NULL}, {"use_beam_search", NULL}, {"detokenize", NULL}, {"return_token_ids", NULL}, \
+        {"prompt_logprobs", NULL}, {"add_generation_prompt", NULL},                           \
+    {                                                                                         \
+        "continue_final_message", NULL                                                        \
+    }
+
+struct dialect_turns {
+    json_t *messages; /* the chat's */
+    json_t *turn;     /* the assistant's last message while its turn goes on, else NULL */
+};
+
+FALLIBLE dialect_no_memory(struct q_err *e);
+/* Take the reference; NULL is no memory. */
+FALLIBLE dialect_set(json_t *object, const char *name, json_t *value, struct q_err *e);
+/* Set a value (borrowed) that is there and not null. */
+FALLIBLE dialect_set_given(json_t *object, const char *name, json_t *value, struct q_err *e);
+
+/* Append a message of this role; an assistant's becomes the turn. *message: borrowed. */
+FALLIBLE dialect_message(struct dialect_turns *t, const char *role, json_t **message,
+                         struct q_err *e);
+/* Set the message's reasoning, by both names that templates read. Errors: of the text too. */
+FALLIBLE dialect_reasoning(json_t *message, const struct buf *text, struct q_err *e);
+/* Add a call to the assistant's turn, which begins if there is none. Values are borrowed. */
+FALLIBLE dialect_call(struct dialect_turns *t, json_t *id, json_t *name, json_t *arguments,
+                      struct q_err *e);
+/* Append a tool without members to the chat's tools. *function: borrowed. */
+FALLIBLE dialect_tool(json_t *tools, json_t **function, struct q_err *e);
+/* Templates ask each message for its content: "" where there is none. */
+FALLIBLE dialect_fill(json_t *messages, struct q_err *e);
+
+/* Members of the object `field` that are none of the names (the last is NULL) become fields of the
+ * chat by the name field.member: unknown there, they are reported like unknown fields. */
+FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
+                         const char *const *names, struct q_err *e);
+
+bool dialect_is_of(const char *const *names, size_t n, const char *name);
+/* The second member of the row whose first is the name; NULL: there is none. */
+const char *dialect_find(const char *const (*rows)[2], size_t n, const char *name);
+/* Refuse a field of chat completions. rows: its name, and what to use or NULL. Errors: Q_INVALID */
+FALLIBLE dialect_check_name(const char *const (*rows)[2], size_t n, const char *name,
+                            struct q_err *e);
+
+#endif

@@ -57,10 +57,15 @@ bool gguf_file_split(uint32_t *number, uint32_t *count, const char *path)
 {
     const size_t n = strlen(path);
     const char *tail = n > TAIL ? path + n - TAIL : NULL;
-    return tail && tail[0] == '-' && read_digits(number, tail + 1) &&
-           strncmp(tail + 1 + DIGITS, TAIL_OF, strlen(TAIL_OF)) == 0 &&
-           read_digits(count, tail + 1 + DIGITS + strlen(TAIL_OF)) && gguf_file_is_named(path) &&
-           *number >= 1 && *number <= *count;
+    uint32_t k = 0, of = 0;
+    if (!tail || tail[0] != '-' || !read_digits(&k, tail + 1) ||
+        strncmp(tail + 1 + DIGITS, TAIL_OF, strlen(TAIL_OF)) != 0 ||
+        !read_digits(&of, tail + 1 + DIGITS + strlen(TAIL_OF)) || !gguf_file_is_named(path) ||
+        k < 1 || k > of)
+        return false;
+    *number = k;
+    *count = of;
+    return true;
 }
 
 enum q_code gguf_file_split_path(char out[PATH_MAX], const char *path, uint32_t number,

@@ -28,7 +28,8 @@ void gguf_file_release(struct gguf_file *f);
 bool gguf_file_is(const char *path);
 /* Does the name end as GGUF files' names do? */
 bool gguf_file_is_named(const char *name);
-/* The number (from 1 on) and count in the name of one of several files; false: it has none. */
+/* The number (from 1 on) and count in the name of one of several files; false: it has none, and
+ * both stay as they are. */
 bool gguf_file_split(uint32_t *number, uint32_t *count, const char *path);
 /* The name of file `number` of those that `path` is one of. Errors: Q_TOO_LARGE. */
 FALLIBLE gguf_file_split_path(char out[PATH_MAX], const char *path, uint32_t number,

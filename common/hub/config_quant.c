@@ -83,11 +83,15 @@ static void set_by_tensor(struct quant_config *q)
 static enum q_code load_gptq(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
 {
     const char *format = "gptq";
+    bool is_marlin = false;
     enum q_code rc;
     q->method = QUANT_GPTQ;
     if ((rc = config_quant_bits(q, at, &gptq_bits, e)) || (rc = config_quant_group(q, at, e)) ||
-        (rc = hub_json_str(&format, at, "checkpoint_format", e)))
+        (rc = hub_json_str(&format, at, "format", e)) ||
+        (rc = hub_json_str(&format, at, "checkpoint_format", e)) ||
+        (rc = hub_json_bool(&is_marlin, at, "is_marlin_format", e)))
         return rc;
+    format = is_marlin ? "marlin" : format;
     q->zeros_less_one = strcmp(format, "gptq_v2") != 0;
     if (json_object_size(hub_json_find(at, "dynamic")))
         set_by_tensor(q);
@@ -95,7 +99,7 @@ static enum q_code load_gptq(struct quant_config *q, const struct hub_json_at *a
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED,
                   "%s: gptq's checkpoint_format \"%.40s\" is not supported, expected gptq or "
-                  "gptq_v2",
+                  "gptq_v2; " COULD_USE,
                   at->path, format);
 }
 
@@ -106,6 +110,8 @@ static enum q_code load_awq(struct quant_config *q, const struct hub_json_at *at
     bool zero_point = true;
     enum q_code rc;
     if ((rc = config_quant_bits(q, at, &bits, e)) || (rc = config_quant_group(q, at, e)) ||
+        (rc = hub_json_str(&version, at, "format", e)) ||
+        (rc = hub_json_str(&version, at, "checkpoint_format", e)) ||
         (rc = hub_json_str(&version, at, "version", e)) ||
         (rc = hub_json_bool(&zero_point, at, "zero_point", e)))
         return rc;
@@ -270,6 +276,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
         {"gptq", load_gptq},
         {"awq", load_awq},
         {"auto-round", load_auto_round},
+        {"intel/auto-round", load_auto_round},
         {"bitsandbytes", load_bitsandbytes},
         {"fp8", load_fp8},
         {"fbgemm_fp8", load_fp8},

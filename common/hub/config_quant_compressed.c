@@ -190,6 +190,29 @@ static enum q_code join(struct quant_config *all, const struct quant_config *one
                   at->path, name);
 }
 
+/* Matrices that multiply activations beside the quantized ones, and weights without their zeros. */
+static enum q_code refuse_more(const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *transforms = hub_json_find(at, "transform_config");
+    const struct hub_json_at sparse = {hub_json_find(at, "sparsity_config"), at->path};
+    const char *format = "dense";
+    enum q_code rc = Q_OK;
+    if (json_object_size(json_object_get(transforms, "config_groups")))
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: compressed-tensors with a transform_config (rotations of activations, as "
+            "of SpinQuant or QuIP) is not supported; " COULD_USE,
+            at->path);
+    if (json_is_object(sparse.object))
+        rc = hub_json_str(&format, &sparse, "format", e);
+    if (rc || !strcmp(format, "dense"))
+        return rc;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: sparsity_config's format \"%.40s\" of compressed-tensors (weights stored "
+                  "without their zeros) is not supported, expected dense; " COULD_USE,
+                  at->path, format);
+}
+
 enum q_code config_quant_compressed(struct quant_config *q, const struct hub_json_at *at,
                                     struct q_err *e)
 {
@@ -197,10 +220,15 @@ enum q_code config_quant_compressed(struct quant_config *q, const struct hub_jso
     const char *name;
     struct quant_config one;
     size_t n = 0;
-    enum q_code rc = Q_OK;
+    enum q_code rc = refuse_more(at, e);
+    if (rc)
+        return rc;
+    if (!json_object_size(groups) && hub_json_find(at, "kv_cache_scheme"))
+        return Q_OK; /* of the KV cache alone */
     if (!json_is_object(groups) || json_object_size(groups) == 0)
-        return q_fail(e, Q_CORRUPT, "%s: config_groups is %s, expected an object with one group",
-                      at->path, hub_json_kind(groups));
+        return q_fail(e, Q_CORRUPT,
+                      "%s: config_groups is %s, expected an object with a group at least", at->path,
+                      hub_json_kind(groups));
     json_object_foreach (groups, name, group) {
         if ((rc = load_group(&one, group, name, at, e)) || (n && (rc = join(q, &one, name, at, e))))
             return rc;

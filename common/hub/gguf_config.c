@@ -49,6 +49,7 @@ static const struct architecture {
 
 enum key_kind {
     SIZE,      /* a whole number above 0, or one for each layer, all the same */
+    WINDOW,    /* the same; 0: there is none */
     NUMBER,    /* any number */
     FLAG,      /* a bool */
     UNLESS_IS, /* refused with another value than `only` */
@@ -75,7 +76,7 @@ static const struct key {
     {"attention.layer_norm_epsilon",     NULL,                      "olmo", UNLESS_IS, 1e-5},
     {"attention.clamp_kqv",              "clip_qkv",                "olmo", NUMBER, 0},
     {"attention.clamp_kqv",              NULL,                      NULL, UNLESS_IS, 0},
-    {"attention.sliding_window",         "sliding_window",          "cohere2 exaone4 gemma2 gemma3_text phi3", SIZE, 0},
+    {"attention.sliding_window",         "sliding_window",          "cohere2 exaone4 gemma2 gemma3_text phi3", WINDOW, 0},
     {"attention.scale",                  "attention_multiplier",    "granite", NUMBER, 0},
     {"attention.max_alibi_bias",         NULL,                      NULL, UNLESS_IS, 0},
     {"attention.causal",                 NULL,                      NULL, UNLESS_IS, 1},
@@ -229,6 +230,9 @@ static enum q_code set_key(const struct maker *m, const struct key *k)
         return Q_OK;
     switch (k->kind) {
     case SIZE:
+    case WINDOW:
+        if (k->kind == WINDOW && gguf_whole(v, &size) && size == 0)
+            return Q_OK;
         rc = read_size(&size, m, v, name);
         return rc ? rc : set(m, k->config, json_integer(size));
     case NUMBER:
@@ -426,6 +430,7 @@ static enum q_code set_rope_numbers(const struct maker *m, json_t *rope)
     static const struct {
         const char *key, *config;
     } numbers[] = {
+        {"rope.scale_linear", "factor"}, /* of older files */
         {"rope.scaling.factor", "factor"},
         {"rope.scaling.original_context_length", "original_max_position_embeddings"},
         {"rope.scaling.attn_factor", "attention_factor"},
@@ -493,7 +498,8 @@ static enum q_code set_rope_kind(const struct maker *m, json_t *rope)
     static const char *const kinds[] = {"none", "linear", "yarn", "longrope"};
     char name[KEY_MAX];
     const struct gguf_value *v = value_of(m, name, "rope.scaling.type");
-    struct gguf_text text = {"none", 4};
+    const bool scales = json_object_get(rope, "factor"); /* without a kind linearly */
+    struct gguf_text text = {scales ? "linear" : "none", scales ? 6 : 4};
     size_t i = 0;
     if (v && !gguf_text(v, &text))
         return fail_value(m, name, "a text");

@@ -247,13 +247,36 @@ static enum q_code count_labels(struct reading *r)
     return Q_OK;
 }
 
+/* Cross-encoders of sentence-transformers 5.4 and later say it in a file of their own. */
+static enum q_code read_act_file(struct reading *r, bool *found)
+{
+    static const char key[] = "activation_fn";
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    const char *name = NULL;
+    enum q_code rc =
+        path_join(path, sizeof path, r->dir, "config_sentence_transformers.json", r->e);
+    *found = false;
+    if (rc || !file_exists(path) || (rc = hub_json_load(&root, path, r->e)))
+        return rc;
+    rc = hub_json_str(&name, &(struct hub_json_at){root, path}, key, r->e);
+    *found = name != NULL;
+    if (!rc && name)
+        rc = pooling_parse_act(&r->p->act, name, path, key, r->e);
+    json_decref(root);
+    return rc;
+}
+
 /* Cross-encoders say their activation; other models by the problem that they were trained for. */
 static enum q_code class_act(struct reading *r)
 {
     const struct hub_json_at inner = {hub_json_find(&r->config, "sentence_transformers"),
                                       r->config.path};
     const char *older = NULL, *newer = NULL, *problem = "";
-    enum q_code rc;
+    bool found = false;
+    enum q_code rc = read_act_file(r, &found);
+    if (rc || found)
+        return rc;
     if ((rc = hub_json_str(&older, &r->config, "sbert_ce_default_activation_function", r->e)) ||
         (rc = hub_json_str(&problem, &r->config, "problem_type", r->e)) ||
         (json_is_object(inner.object) &&

@@ -111,8 +111,15 @@ FALLIBLE pooling_parse_kind(enum pooling_kind *out, bool *with_prompt, const cha
     uint32_t n_mode = 0;
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
     const struct hub_json_at at = {root, path};
+    const json_t *list = hub_json_find(&at, "pooling_mode");
     *with_prompt = true;
-    if (!rc && !(rc = hub_json_str(&name, &at, "pooling_mode", e)))
+    if (json_array_size(list) > 1)
+        n_mode = (uint32_t)json_array_size(list);
+    else if (json_is_array(list) && json_is_string(json_array_get(list, 0)))
+        name = json_string_value(json_array_get(list, 0));
+    else if (!rc)
+        rc = hub_json_str(&name, &at, "pooling_mode", e);
+    if (!rc)
         rc = hub_json_bool(with_prompt, &at, "include_prompt", e);
     for (size_t i = 0; i < sizeof modes / sizeof *modes && !rc; i++) {
         bool is_set = !strcmp(name, modes[i].name);
@@ -157,7 +164,9 @@ FALLIBLE pooling_parse_dense(struct pooling_dense *out, const char *text, size_t
                              const char *path, struct q_err *e)
 {
     const struct hub_json_range range = {1, POOLING_WIDTH_MAX};
-    const char *act = "Identity";
+    static const char vector[] = "sentence_embedding";
+    const char *act = "Identity", *reads = vector, *writes = vector;
+    bool adds = false;
     json_t *root = NULL;
     int64_t n_in = 0, n_out = 0;
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
@@ -166,10 +175,20 @@ FALLIBLE pooling_parse_dense(struct pooling_dense *out, const char *text, size_t
     if (!rc && !(rc = hub_json_int(&n_in, &at, "in_features", range, e)) &&
         !(rc = hub_json_int(&n_out, &at, "out_features", range, e)) &&
         !(rc = hub_json_bool(&out->has_bias, &at, "bias", e)) &&
+        !(rc = hub_json_bool(&adds, &at, "use_residual", e)) &&
+        !(rc = hub_json_str(&reads, &at, "module_input_name", e)) &&
+        !(rc = hub_json_str(&writes, &at, "module_output_name", e)) &&
         !(rc = hub_json_str(&act, &at, "activation_function", e)))
         rc = pooling_parse_act(&out->act, act, path, "activation_function", e);
     if (!rc && (!n_in || !n_out))
         rc = q_fail(e, Q_CORRUPT, "%s: in_features or out_features is missing", path);
+    if (!rc && adds)
+        rc = q_fail(e, Q_UNSUPPORTED, "%s: use_residual is not supported, expected false", path);
+    if (!rc && (strcmp(reads, vector) != 0 || strcmp(writes, vector) != 0))
+        rc = q_fail(e, Q_UNSUPPORTED,
+                    "%s: a Dense from \"%.40s\" to \"%.40s\" is not supported, expected "
+                    "sentence_embedding for both",
+                    path, reads, writes);
     out->n_in = (uint32_t)n_in;
     out->n_out = (uint32_t)n_out;
     json_decref(root);

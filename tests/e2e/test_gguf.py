@@ -118,6 +118,21 @@ def test_windows_of_each_layer(tmp_path):
     assert answer(tmp_path / "m.gguf") == answer(MODELS / "exaone4")
 
 
+def test_a_window_of_zero_is_none(tmp_path):
+    """As llama.cpp's converter writes it for Phi-4."""
+    model = with_config(MODELS / "phi3", tmp_path / "model", sliding_window=None)
+    files.make_gguf(model, tmp_path / "m.gguf", metadata=lambda w: w.add_sliding_window(0))
+    assert answer(tmp_path / "m.gguf") == answer(model)
+
+
+@pytest.mark.parametrize("key", ("rope.scaling.factor", "rope.scale_linear"))
+def test_positions_are_divided_without_a_kind(key, tmp_path):
+    """Linear is llama.cpp's rule where rope.scaling.type is missing; older files have the other key."""
+    model = with_config(MODELS / "llama", tmp_path / "model", rope_scaling={"type": "linear", "factor": 4.0})
+    files.make_gguf(MODELS / "llama", tmp_path / "m.gguf", metadata=lambda w: w.add_float32(f"llama.{key}", 4.0))
+    assert answer(tmp_path / "m.gguf") == answer(model)
+
+
 def add_plain_tokens(w):
     """A tokenizer that llama.cpp accepts, of as many tokens as the goldens have."""
     n = 512

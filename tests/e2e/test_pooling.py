@@ -321,6 +321,21 @@ def test_truncation(bert):
     assert vector(bert, [5] * 300, truncate_prompt_tokens=-1) == vector(bert, [5] * 256)
 
 
+def test_older_names_of_norms(tmp_path, bert):
+    """LayerNorm.gamma and .beta, as bert-base-uncased has them and as transformers 5 saves BERT."""
+    for path in (POOLING / "bert").iterdir():
+        if path.name != "model.safetensors":
+            (tmp_path / path.name).symlink_to(path)
+    data = (POOLING / "bert/model.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = data[8:8 + n].replace(b"LayerNorm.weight", b"LayerNorm.gamma").replace(b"LayerNorm.bias", b"LayerNorm.beta")
+    assert header != data[8:8 + n]
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data[8 + n:])
+    server = Server(tmp_path, "--dtype", "float32")
+    assert vector(server, TEXT[1]) == vector(bert, TEXT[1])
+    assert server.stop() == 0
+
+
 def test_dimensions(tmp_path):
     for path in (POOLING / "bert").iterdir():
         if path.name not in ("config.json", "config_v5.json"):

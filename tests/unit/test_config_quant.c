@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantization_config of HQQ, compressed-tensors' integers of 2 to 8 bits, and whether inputs of
- * fp8 are dynamic; the rest is in test_config.c. */
+/* quantization_config of HQQ, compressed-tensors' integers of 2 to 8 bits, whether inputs of fp8
+ * are dynamic, and what tools write seldom; the rest is in test_config.c. */
 #include "common/hub/config.h"
 #include "check.h"
 
@@ -27,6 +27,7 @@ static enum q_code load(const char *quantization)
     "{\"format\": \"" format "\", \"weights\": {" weights ", \"type\": \"int\"}}"
 #define COMPRESSED(groups) \
     "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {" groups "}}"
+#define GPTQ(more)      "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, " more "}"
 #define IN_GROUPS(bits) "\"num_bits\": " bits ", \"strategy\": \"group\", \"group_size\": 128"
 
 static void test_accepted(void **state)
@@ -47,6 +48,19 @@ static void test_accepted(void **state)
         {COMPRESSED("\"a\": " GROUP("int-quantized", IN_GROUPS("4")) ", \"b\": " GROUP(
              "int-quantized", "\"num_bits\": 8")),
          QUANT_PACKED, 4, 128, 4, 8},
+        {GPTQ("\"format\": \"gptq_v2\""), QUANT_GPTQ, 4, 128, 0, 0},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"checkpoint_format\": \"gemv\"}",
+         QUANT_AWQ_ROWS, 4, 0, 0, 0},
+        {"{\"quant_method\": \"intel/auto-round\", \"bits\": 4, \"group_size\": 128, "
+         "\"backend\": \"auto_round:gptq:exllamav2\"}",
+         QUANT_GPTQ, 4, 128, 0, 0},
+        {"{\"quant_method\": \"compressed-tensors\", \"config_groups\": {}, \"kv_cache_scheme\": "
+         "{\"num_bits\": 8}}",
+         QUANT_NONE, 0, 0, 0, 0},
+        {"{\"quant_method\": \"compressed-tensors\", \"transform_config\": {}, "
+         "\"sparsity_config\": {\"format\": \"dense\"}, \"config_groups\": {\"a\": " GROUP(
+             "pack-quantized", IN_GROUPS("4")) "}}",
+         QUANT_PACKED, 4, 128, 0, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -56,6 +70,8 @@ static void test_accepted(void **state)
         assert_int_equal(c.quant.group_size, all[i].group);
         assert_int_equal(c.quant.group_bits, all[i].group_bits);
         assert_int_equal(c.quant.whole_bits, all[i].whole_bits);
+        assert_int_equal(c.quant.zeros_less_one,
+                         all[i].method == QUANT_GPTQ && !strstr(all[i].text, "gptq_v2"));
     }
 }
 
@@ -84,6 +100,21 @@ static void test_refused(void **state)
         {COMPRESSED("\"a\": " GROUP("int-quantized", "\"num_bits\": 8, \"strategy\": \"tensor\", "
                                                      "\"symmetric\": false")),
          Q_UNSUPPORTED, "int-quantized with strategy tensor, asymmetric is not supported"},
+        {"{\"quant_method\": \"compressed-tensors\", \"config_groups\": {}}", Q_CORRUPT,
+         "config_groups is an object, expected an object with a group at least"},
+        {"{\"quant_method\": \"compressed-tensors\", \"transform_config\": {\"config_groups\": "
+         "{\"R3\": {\"type\": \"hadamard\"}}}, \"config_groups\": {}}",
+         Q_UNSUPPORTED, "with a transform_config"},
+        {"{\"quant_method\": \"compressed-tensors\", \"sparsity_config\": {\"format\": "
+         "\"sparse-24-bitmask\"}, \"config_groups\": {}}",
+         Q_UNSUPPORTED, "sparsity_config's format \"sparse-24-bitmask\""},
+        {GPTQ("\"is_marlin_format\": true"), Q_UNSUPPORTED,
+         "gptq's checkpoint_format \"marlin\" is not supported"},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"format\": \"gemv_fast\"}", Q_UNSUPPORTED,
+         "awq's version \"gemv_fast\" is not supported"},
+        {"{\"quant_method\": \"intel/auto-round\", \"bits\": 4, \"backend\": "
+         "\"auto_round:exllamav2\"}",
+         Q_UNSUPPORTED, "auto-round's packing_format \"auto_round:exllamav2\""},
     };
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -215,6 +215,23 @@ static void test_names_of_splits(void **state)
     assert_false(gguf_file_split(&number, &count, "m.gguf"));
 }
 
+/* A '-' and digits where a number would stand do not change the defaults of the caller. */
+static void test_names_of_no_splits(void **state)
+{
+    static const char *const names[] = {
+        "gemma-3-4b-it-Q4_K_M.gguf",
+        "m-00003-of-00002.gguf",
+        "m-00001-of-0000x.gguf",
+        "m-00001-or-00002.gguf",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint32_t number = 1, count = 1;
+        assert_false(gguf_file_split(&number, &count, names[i]));
+        assert_true(number == 1 && count == 1);
+    }
+}
+
 static void test_tags(void **state)
 {
     (void)state;
@@ -246,6 +263,7 @@ int main(void)
         cmocka_unit_test(test_cut_and_out_of_memory),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_names_of_splits),
+        cmocka_unit_test(test_names_of_no_splits),
         cmocka_unit_test(test_tags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include "plain_twin.h"
 #include "common/hub/safetensors_write.h"
 #include "engine/model/arch.h"
+#include "engine/model/lora/lora_module.h"
 #include "common/log.h"
 #include "engine/model/lora/lora_module.h"
 
@@ -298,6 +299,77 @@ static void families_against_merged_tensors(void **state)
     }
 }
 
+/* An adapter of every module that takes one, whose names begin with `start` where the table's begin
+ * with "model."; other_part: a module of another part, or NULL. */
+static void make_nested(struct folder *f, const struct model_config *c, const char *start,
+                        const char *other_part, const char *targets)
+{
+    static struct writer adapter;
+    const struct arch *arch = NULL;
+    struct q_err e = Q_ERR_INIT;
+    char text[600], name[256];
+    uint64_t seed = 3;
+    assert_ok(arch_find(&arch, c->architecture, &e), &e);
+    folder_init(f);
+    for (size_t i = 0; i < c->n_layer * arch->n_tensor; i++) {
+        const uint32_t layer = (uint32_t)(i / arch->n_tensor);
+        const struct arch_tensor *t = &arch->tensors[i % arch->n_tensor];
+        char tensor[ARCH_NAME_MAX];
+        if (!t->name || !lora_module_is_adapted(t) || !arch_wants(c, t->when, layer))
+            continue;
+        arch_tensor_name(tensor, t->name, (struct arch_place){layer, 0});
+        for (int k = 0; k < 2; k++) {
+            const uint64_t n = arch_dim_at(c, t->dims[!k], layer);
+            snprintf(name, sizeof name, "base_model.model.%s%.*s.lora_%c.weight", start,
+                     (int)strlen(tensor) - 13, tensor + 6, k ? 'B' : 'A');
+            float *to =
+                add_item(&adapter, name, 2, k ? (uint64_t[]){n, RANK} : (uint64_t[]){RANK, n});
+            for (size_t j = 0; j < RANK * n; j++)
+                to[j] = random_value(&seed);
+        }
+    }
+    if (other_part) {
+        snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", other_part);
+        add_item(&adapter, name, 2, (uint64_t[]){RANK, 8});
+    }
+    snprintf(text, sizeof text,
+             "{\"peft_type\": \"LORA\", \"r\": %u, \"lora_alpha\": 4, \"target_modules\": \"%s\"}",
+             RANK, targets);
+    folder_text(f, "adapter_config.json", text);
+    write_items(&adapter, f, "adapter_model.safetensors");
+}
+
+/* Models that take images too: adapters name the text model's modules as transformers 4 or 5 does,
+ * and may have factors of the part for images. */
+static void text_models_of_others(void **state)
+{
+    static const char *const names[] = {"gemma3-vision", "mistral3-vision", "qwen2_5-vision"};
+    static const struct {
+        const char *start, *other_part, *targets;
+    } forms[] = {
+        {"model.", NULL, ".*_proj"},
+        {"model.", "visual.blocks.0.attn.qkv", ".*_proj"},
+        {"language_model.model.", "vision_tower.layers.0.q_proj", "language_model.*_proj"},
+        {"model.language_model.", "model.visual.blocks.0.mlp.fc1", "model.language_model.*_proj"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
+            static struct model_config c;
+            struct folder f;
+            struct q_err e = Q_ERR_INIT;
+            char dir[PATH_MAX];
+            uint32_t vocab;
+            snprintf(dir, sizeof dir, DATA "/models/%s", names[i]);
+            assert_ok(model_config_load(&c, NULL, dir, &e), &e);
+            make_nested(&f, &c, forms[k].start, forms[k].other_part, forms[k].targets);
+            run_all(k ? other : first, dir, f.path, QUANTIZE_NOT, &vocab);
+            folder_release(&f);
+            if (k)
+                assert_memory_equal(other, first, (size_t)N_PROMPT * vocab * sizeof *first);
+        }
+}
+
 /* The cosine between two moves of logits. */
 static double cosine(const float *a, const float *from_a, const float *b, const float *from_b,
                      size_t n)
@@ -525,6 +597,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goldens_of_peft),
         cmocka_unit_test(families_against_merged_tensors),
+        cmocka_unit_test(text_models_of_others),
         cmocka_unit_test(quantized_bases),
         cmocka_unit_test(same_bits_beside_other_adapters),
         cmocka_unit_test(base_rows_have_the_bits_of_the_model),

@@ -112,6 +112,21 @@ static void by_architecture(void **state)
                                  NULL, NULL),
                      Q_OK);
     assert_true(p.act == POOLING_ACT_NONE);
+    static const struct file newer[] = {
+        {"config_sentence_transformers.json",
+         "{\"model_type\": \"CrossEncoder\", \"prompts\": {}, \"default_prompt_name\": null, "
+         "\"activation_fn\": \"torch.nn.modules.linear.Identity\"}"},
+        {NULL, NULL},
+    };
+    assert_int_equal(
+        read_folder("BertForSequenceClassification", ", \"num_labels\": 1", newer, NULL), Q_OK);
+    assert_true(p.act == POOLING_ACT_NONE);
+    assert_int_equal(read_folder("BertForSequenceClassification",
+                                 ", \"num_labels\": 1, \"sentence_transformers\": "
+                                 "{\"activation_fn\": \"torch.nn.modules.activation.Sigmoid\"}",
+                                 newer, NULL),
+                     Q_OK);
+    assert_true(p.act == POOLING_ACT_NONE);
     assert_int_equal(read_folder("ModernBertForSequenceClassification",
                                  ", \"classifier_pooling\": \"mean\"", NULL, NULL),
                      Q_OK);
@@ -148,6 +163,13 @@ static void by_modules(void **state)
     };
     assert_int_equal(read_folder("LlamaModel", "", plain, NULL), Q_OK);
     assert_true(p.kind == POOLING_LAST && p.act == POOLING_ACT_NONE);
+    const struct file list[] = {
+        {"modules.json", MODULES("")},
+        {"1_Pooling/config.json", "{\"pooling_mode\": [\"max\"]}"},
+        {NULL, NULL},
+    };
+    assert_int_equal(read_folder("LlamaModel", "", list, NULL), Q_OK);
+    assert_int_equal(p.kind, POOLING_MAX);
 }
 
 static void by_options(void **state)
@@ -248,6 +270,13 @@ static void refused_folders(void **state)
         {MODULES(DENSE), "{\"pooling_mode_cls_token\": true}",
          "{\"in_features\": 64, \"out_features\": 8, \"activation_function\": \"a.Mish\"}",
          "a.Mish"},
+        {MODULES(""), "{\"pooling_mode\": [\"cls\", \"mean\"]}", "", "2 pooling modes"},
+        {MODULES(DENSE), "{\"pooling_mode\": \"cls\"}",
+         "{\"in_features\": 64, \"out_features\": 64, \"use_residual\": true}",
+         "use_residual is not supported"},
+        {MODULES(DENSE), "{\"pooling_mode\": \"cls\"}",
+         "{\"in_features\": 64, \"out_features\": 64, \"module_input_name\": \"token_embeddings\"}",
+         "a Dense from \"token_embeddings\" to \"sentence_embedding\" is not supported"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

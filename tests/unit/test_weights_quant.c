@@ -43,7 +43,8 @@ static const struct quant_case cases[] = {
     {"packed-7", QUANTIZE_INT8, 0, 0.05},       {"packed-3-older", QUANTIZE_INT4, 32, 0.05},
     {"packed-5-older", QUANTIZE_INT8, 0, 0.05}, {"w4a8", QUANTIZE_INT4, 32, 0.05},
     {"w4a8-asym", QUANTIZE_INT4, 32, 0.05},     {"hqq-4", QUANTIZE_NOT, 0, 1e-6},
-    {"hqq-mixed", QUANTIZE_NOT, 0, 1e-6},
+    {"hqq-mixed", QUANTIZE_NOT, 0, 1e-6},       {"auto-round-ragged", QUANTIZE_INT4, 64, 0.05},
+    {"packed-embed", QUANTIZE_INT4, 32, 0.05},  {"int8-tied", QUANTIZE_INT8, 0, 0.05},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -399,44 +400,65 @@ static void logits_are_of_the_dequantized(void **state)
         fail_msg("%s: AVX2's logits differ by %g", c->name, d);
 }
 
-/* Goldens of quantized checkpoints: the logits of the dequantized model, by transformers. */
+/* The logits of the dequantized model, by transformers. */
+static void check_golden(const char *dir, double rms_max)
+{
+    static float logits[RUN_TOKENS_MAX * 512];
+    struct golden g;
+    struct runner r;
+    double error = 0, size = 0;
+    struct runner_options o = {
+        .dir = dir,
+        .n_thread = 1,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
+    assert_ok(golden_open(&g, dir, &e), &e);
+    assert_ok(runner_open(&r, &o, &e), &e);
+    const uint32_t vocab = model_shape(r.model)->vocab_size;
+    const json_t *prompts = json_object_get(g.root, "prompts");
+    assert_true(vocab <= 512);
+    for (uint32_t p = 0; p < json_array_size(prompts); p++) {
+        static uint32_t ids[RUN_TOKENS_MAX];
+        uint32_t n = golden_ids(ids, json_object_get(json_array_get(prompts, p), "ids"));
+        const float *want = golden_array(&g, p, "logits_last")->data;
+        run_prompt(&r, ids, n, n, logits);
+        const float *got = logits + (size_t)(n - 1) * vocab;
+        for (uint32_t v = 0; v < vocab; v++) {
+            error += ((double)got[v] - want[v]) * ((double)got[v] - want[v]);
+            size += (double)want[v] * want[v];
+        }
+    }
+    print_message("%s: logits differ by %.4f of their rms\n", strrchr(dir, '/') + 1,
+                  sqrt(error / size));
+    if (!(sqrt(error / size) < rms_max))
+        fail_msg("%s: logits differ by %.4f of their rms, at most %.4f is accepted", dir,
+                 sqrt(error / size), rms_max);
+    runner_close(&r);
+    golden_close(&g);
+}
+
 static void goldens(void **state)
 {
     static const char *const names[] = {"llama-gptq", "llama-gptq-act8", "qwen2-awq",
                                         "llama-torchao-int8-int4"};
-    static float logits[RUN_TOKENS_MAX * 512];
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
         char dir[PATH_MAX];
-        struct golden g;
-        struct runner r;
-        double error = 0, size = 0;
         snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", names[m]);
-        struct runner_options o = {
-            .dir = dir,
-            .n_thread = 1,
-            .caps = kern_caps_machine(),
-            .dtype = DT_F32,
-        };
-        assert_ok(golden_open(&g, dir, &e), &e);
-        assert_ok(runner_open(&r, &o, &e), &e);
-        const json_t *prompts = json_object_get(g.root, "prompts");
-        for (uint32_t p = 0; p < json_array_size(prompts); p++) {
-            static uint32_t ids[RUN_TOKENS_MAX];
-            uint32_t n = golden_ids(ids, json_object_get(json_array_get(prompts, p), "ids"));
-            const float *want = golden_array(&g, p, "logits_last")->data;
-            run_prompt(&r, ids, n, n, logits);
-            const float *got = logits + (size_t)(n - 1) * 512;
-            for (uint32_t v = 0; v < 512; v++) {
-                error += ((double)got[v] - want[v]) * ((double)got[v] - want[v]);
-                size += (double)want[v] * want[v];
-            }
-        }
-        print_message("%s: logits differ by %.4f of their rms\n", names[m], sqrt(error / size));
-        assert_true(sqrt(error / size) < 0.09);
-        runner_close(&r);
-        golden_close(&g);
+        check_golden(dir, 0.09);
     }
+}
+
+/* Of tests/differential/quantized.py: floats are off by rounding, integers by 8-bit activations. */
+static void golden_of_folder(void **state)
+{
+    struct model_config c;
+    assert_ok(model_config_load(&c, NULL, *state, &e), &e);
+    /* compressed-tensors gives what nvfp4 stands for in bfloat16 */
+    const double rounded = c.quant.method == QUANT_FP4 ? 0.03 : 1e-4;
+    const bool by_ints = c.quant.method != QUANT_FP8 && !quant_config_becomes_floats(&c.quant);
+    check_golden(*state, by_ints ? 0.1 : rounded);
 }
 
 /* A folder with the tensors of `from`, byte `at` of tensor `name` on replaced, and a config.json in
@@ -621,6 +643,67 @@ static void damaged_is_refused(void **state)
     folder_release(&twin);
 }
 
+/* A tensor X.scales without X.qweight: what AutoAWQ divides an activation by. */
+static void scaled_activations_are_refused(void **state)
+{
+    static const char from[] = "mlp.up_proj.scales", to[] = "mlp.act.one.scales";
+    struct folder f;
+    struct buf config = BUF_INIT, data = BUF_INIT;
+    struct model *m = NULL;
+    struct kern_table kern;
+    (void)state;
+    kern_table_cpu(&kern, kern_caps_machine());
+    folder_init(&f);
+    assert_ok(file_read(&config, DATA "awq-4/config.json", 1 << 20, &e), &e);
+    assert_ok(file_read(&data, DATA "awq-4/model.safetensors", 1 << 24, &e), &e);
+    char *name = memmem(data.data, data.len, from, sizeof from - 1);
+    assert_non_null(name);
+    memcpy(name, to, sizeof to - 1);
+    folder_write(&f, "config.json", config.data, config.len);
+    folder_write(&f, "model.safetensors", data.data, data.len);
+    struct model_options o = {.dir = f.path, .dtype = DT_F32, .kern = &kern};
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED,
+                 "mlp.act.one.scales divides activations (AutoAWQ's scaled activation)", &e);
+    buf_release(&config);
+    buf_release(&data);
+    folder_release(&f);
+}
+
+/* GPTQ's first format: zero points of 8 outputs are an int32, less 0x11111111. A zero of 0 has
+ * borrowed of the next one. */
+static void first_format_borrows(void **state)
+{
+    static const struct damage zero = {
+        .from = "gptq-4-asym",
+        .name = Q_PROJ "qzeros",
+        .bytes = "\x6f\x77\x77\x77", /* of 0, 8, 8, 8, 8, 8, 8, 8 */
+        .n = 4,
+    };
+    static struct opened plain, made;
+    static float want[MATRIX], got[MATRIX];
+    struct folder f;
+    (void)state;
+    folder_init(&f);
+    write_damaged(&f, &zero);
+    open_folder(&plain, "gptq-4-asym");
+    open_dir(&made, f.path);
+    const struct weight_source *s = &plain.sources[W_Q];
+    weight_quant_rows(want, s, 0, s->rows);
+    weight_quant_rows(got, &made.sources[W_Q], 0, s->rows);
+    for (uint32_t o = 0; o < 8; o++) {
+        uint16_t scale;
+        memcpy(&scale, (const char *)s->quant.scales->data + 2 * o, sizeof scale);
+        const uint8_t *zeros = s->quant.zeros->data;
+        const int before = (zeros[o / 2] >> o % 2 * 4 & 15) + 1, after = o ? 8 : 0;
+        for (uint32_t k = 0; k < 32; k++) /* exact: a few bits more than a half's */
+            want[o * s->cols + k] += (float)(before - after) * f16_to_f32(scale);
+    }
+    assert_memory_equal(got, want, (size_t)s->rows * s->cols * sizeof *got);
+    tensor_set_free(plain.files);
+    tensor_set_free(made.files);
+    folder_release(&f);
+}
+
 /* Of a matrix's inputs: what is used is checked, and what the config rules out is not. */
 static void scales_of_inputs_are_checked(void **state)
 {
@@ -680,9 +763,22 @@ static void dummy_has_its_bits(void **state)
     }
 }
 
-int main(void)
+static int check_folders(char *const *dirs, size_t n)
 {
-    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 7];
+    static struct CMUnitTest tests[4096];
+    if (n > sizeof tests / sizeof *tests)
+        return fprintf(stderr, "%zu folders, at most %zu\n", n, sizeof tests / sizeof *tests), 2;
+    for (size_t i = 0; i < n; i++)
+        tests[i] = (struct CMUnitTest){dirs[i], golden_of_folder, NULL, NULL, dirs[i]};
+    return _cmocka_run_group_tests("weights_quant", tests, n, NULL, NULL);
+}
+
+/* Folders may be given, which tests/differential/quantized.py writes. */
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return check_folders(argv + 1, (size_t)argc - 1);
+    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 9];
     size_t n = 0;
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
@@ -697,6 +793,8 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(scales_of_inputs_are_checked);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_codes_are_refused);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(first_format_borrows);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(scaled_activations_are_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_multiplies_as_defined);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_takes_four_bits);

@@ -272,6 +272,7 @@ static bool embedding_is_head(const struct lister *l, const struct load_row *r)
     const struct weight_source *s = load_plan_sources(l->plan, r);
     return r->tied && o->device && o->device->t->row_major &&
            !l->finder->config->forward.unit_head && load_form_floats(o, s, 1) == s->dtype &&
+           !weight_source_is_scaled(s) &&
            (!o->quantization || o->quantization == QUANTIZE_FP8 || l->finder->config->quant.method);
 }
 
@@ -390,19 +391,6 @@ static void count_numbers(struct load_plan *p, const struct load_row *r)
     }
 }
 
-/* Rows that are looked up are read as the checkpoint has them, or as floats of GGUF blocks. Those
- * that are multiplied a head at a time may be quantized in any way. */
-static FALLIBLE check_table(const struct lister *l, const struct load_row *r)
-{
-    char name[ARCH_NAME_MAX];
-    const struct weight_source *s = load_plan_sources(l->plan, r);
-    if (r->kind != KIND_TABLE || r->dest == DEST_KV_B || !s->quant.q ||
-        s->quant.method == QUANT_GGUF || s->quant.is_torchao)
-        return Q_OK;
-    return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is quantized; only floats are supported here",
-                  l->plan->arch->name, weight_source_name(name, s));
-}
-
 static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weight_source *s)
 {
     static void (*const forms[])(const struct lister *, struct load_row *) = {
@@ -414,8 +402,6 @@ static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weigh
     r->kind = dests[r->dest].kind;
     if ((rc = add_sources(l, r, s)) ||
         (rc = q_grow(&p->rows, &p->row_cap, p->n_row + 1, sizeof *p->rows, ROWS_MAX, l->e)))
-        return rc;
-    if ((rc = check_table(l, r)))
         return rc;
     forms[r->kind](l, r);
     r->place = place_of(l, r, s);
@@ -538,7 +524,9 @@ enum q_code load_plan_new(struct load_plan **out, const struct weight_finder *f,
     p->arch = f->arch;
     p->files = f->files;
     p->n_unused = weight_finder_unused(&p->unused, f);
-    const enum q_code rc = list_all(&l);
+    enum q_code rc = weight_finder_check_inputs(f, e);
+    if (!rc)
+        rc = list_all(&l);
     if (rc)
         load_plan_free(p);
     else

@@ -217,8 +217,7 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
     if (!f->files || arch_is_made(row))
         return Q_OK;
     weight_finder_name(name, f, row, at);
-    const bool stays = row->slot == W_EMBED && !f->config->quant.is_torchao;
-    enum q_code rc = stays ? Q_OK : weight_quant_find(s, f, name, e);
+    enum q_code rc = weight_quant_find(s, f, name, e);
     if (!rc && s->quant.q && arch_is_transposed(row) && !weight_quant_is_made(s))
         rc = q_fail(e, Q_UNSUPPORTED,
                     "%s: tensor %s: transposed matrices are not supported of quantized weights",
@@ -606,6 +605,30 @@ static bool is_known(const struct weight_finder *f, const char *name)
     for (uint32_t k = 0; k < f->arch->n_own && !known; k++)
         known = pattern_gives(f->arch->own[k].spec.name, name, end);
     return known;
+}
+
+enum q_code weight_finder_check_inputs(const struct weight_finder *f, struct q_err *e)
+{
+    static const char end[] = ".scales";
+    const enum quant_method m = f->config->quant.method;
+    if (!f->files || (m != QUANT_AWQ && m != QUANT_AWQ_ROWS))
+        return Q_OK;
+    for (uint32_t i = 0; i < tensor_count(f->files); i++) {
+        const struct tensor *t = tensor_at(f->files, i);
+        const size_t n = strlen(t->name), n_end = sizeof end - 1;
+        char matrix[ARCH_NAME_MAX + 64];
+        if (n < n_end || strcmp(t->name + n - n_end, end) != 0)
+            continue;
+        snprintf(matrix, sizeof matrix, "%.*s.qweight", (int)(n - n_end), t->name);
+        if (!tensor_find(f->files, matrix))
+            return q_fail(
+                e, Q_UNSUPPORTED,
+                "%s: tensor %s divides activations (AutoAWQ's scaled activation), which is "
+                "not supported; use a gptq or compressed-tensors checkpoint of the model, "
+                "or the original one",
+                tail(t->file), t->name);
+    }
+    return Q_OK;
 }
 
 uint32_t weight_finder_unused(const struct tensor **first, const struct weight_finder *f)

@@ -26,6 +26,10 @@ uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, 
  * stored as; W_COUNT: none. */
 enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
                                   const char *name);
+/* Are there tensors that change what a matrix reads? AutoAWQ divides activations by them where no
+ * layer before the matrix can take the scales. Errors: Q_UNSUPPORTED (file, tensor, what to use
+ * instead). */
+FALLIBLE weight_finder_check_inputs(const struct weight_finder *f, struct q_err *e);
 /* How many tensors of the files the family's table does not know; the first of them, or NULL. */
 uint32_t weight_finder_unused(const struct tensor **first, const struct weight_finder *f);
 /* Log one warning when there are any. */

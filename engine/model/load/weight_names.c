@@ -2,8 +2,18 @@
 #include "engine/model/load/weight_names.h"
 #include <stdio.h>
 #include <string.h>
+#include "common/mem.h"
 
-#define MODEL "model."
+#define MODEL       "model."
+#define NAMES_BYTES ((size_t)1 << 26)
+
+/* Ends of names. */
+static const struct older {
+    const char *older, *newer;
+} olders[] = {
+    {"LayerNorm.gamma", "LayerNorm.weight"},
+    {"LayerNorm.beta", "LayerNorm.bias"},
+};
 
 static const struct {
     const char *before, *within; /* of all names; behind "model." */
@@ -47,6 +57,57 @@ static bool is_bare(const struct arch *a, const struct tensor_set *files)
         bare = bare || tensor_find(files, name + n);
     }
     return bare && !whole;
+}
+
+/* NULL: the name is none of them. */
+static const struct older *find_older(const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof olders / sizeof *olders; i++) {
+        const size_t n_end = strlen(olders[i].older);
+        if (n >= n_end && strcmp(name + n - n_end, olders[i].older) == 0)
+            return &olders[i];
+    }
+    return NULL;
+}
+
+static enum q_code rename_one(struct tensor *t, struct arena *names, struct q_err *e)
+{
+    const struct older *o = find_older(t->name);
+    char name[ARCH_NAME_MAX];
+    if (!o)
+        return Q_OK;
+    const int n = snprintf(name, sizeof name, "%.*s%s", (int)(strlen(t->name) - strlen(o->older)),
+                           t->name, o->newer);
+    if (n < 0 || (size_t)n >= sizeof name)
+        return Q_OK; /* longer than any that is looked for */
+    t->stored = t->name;
+    t->name = arena_strndup(names, name, (size_t)n);
+    return t->name ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for names of tensors");
+}
+
+enum q_code weight_names_map(struct tensor_set *files, struct q_err *e)
+{
+    const uint32_t n = tensor_count(files);
+    struct arena names = ARENA_INIT(NAMES_BYTES);
+    enum q_code rc = Q_OK;
+    bool any = false;
+    for (uint32_t i = 0; i < n && !any; i++)
+        any = find_older(tensor_at(files, i)->name) != NULL;
+    if (!any)
+        return Q_OK;
+    struct tensor *items = q_calloc((size_t)n + 1, sizeof *items);
+    if (!items)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for names of tensors");
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        items[i] = *tensor_at(files, i);
+        rc = rename_one(&items[i], &names, e);
+    }
+    if (!rc)
+        rc = tensor_set_replace(files, items, n, e);
+    q_free(items);
+    arena_release(&names);
+    return rc;
 }
 
 enum weight_names weight_names_of(const struct arch *a, const struct model_config *c,

@@ -6,6 +6,8 @@
  *     lm_head.weight                  model.language_model.norm.weight
  *     lm_head.weight                  model.text_model.norm.weight
  *     lm_head.weight                  model.norm.weight
+ * Norms of the first BERTs have LayerNorm.gamma and LayerNorm.beta, which transformers loads and
+ * saves as such up to now.
  * Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_NAMES_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_NAMES_H
@@ -20,6 +22,9 @@ enum weight_names {
     NAMES_TEXT,  /* "text_model." is */
     WEIGHT_NAMES
 };
+/* Give tensors with older names of norms the newer ones. Errors: Q_CORRUPT (two tensors for one
+ * name), Q_NO_MEMORY. */
+FALLIBLE weight_names_map(struct tensor_set *files, struct q_err *e);
 /* Which of them the files have. files: may be NULL. */
 enum weight_names weight_names_of(const struct arch *a, const struct model_config *c,
                                   const struct tensor_set *files);

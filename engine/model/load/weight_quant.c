@@ -162,7 +162,9 @@ static void read_shapes(struct quant_tensors *q, const struct weight_source *s)
             (((uint64_t)s->cols * bits + 31) / 32 == stored ||
              (any && bits < 7 && older_words(s->cols, bits) == stored)))
             q->bits = bits;
-    if (n_group && n_group <= s->cols)
+    const bool by_config =
+        (s->cols + q->group - 1) / q->group == n_group; /* of a last group in part */
+    if (n_group && n_group <= s->cols && !by_config)
         q->group = (uint32_t)((s->cols + n_group - 1) / n_group);
 }
 
@@ -359,6 +361,18 @@ static uint32_t take(const struct bits_at *w, uint32_t i, uint32_t bits)
     return v & ((1u << bits) - 1);
 }
 
+/* The same and 1: of GPTQ's first format, where an int32 of zero points as a whole was made less by
+ * 1 in each of them, so that one below 0 has borrowed of the next. Source: GPTQModel. */
+static uint32_t add_one(const struct bits_at *w, uint32_t i, uint32_t bits)
+{
+    const uint32_t mask = (1u << bits) - 1, ones = UINT32_MAX / mask;
+    const uint64_t bit = (uint64_t)i * bits;
+    if (32 % bits)
+        return (take(w, i, bits) + 1) & mask;
+    return ((uint32_t)weight_part_i32(w->t, w->first + bit / 32 * w->step) + ones) >> bit % 32 &
+           mask;
+}
+
 static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
 {
     const struct quant_tensors *q = &s->quant;
@@ -376,7 +390,7 @@ static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
         at.first = (size_t)o * row_scales(q) / 8;
         i = g;
     }
-    return take(&at, i, q->bits) + q->zero_offset;
+    return q->zero_offset ? add_one(&at, i, q->bits) : take(&at, i, q->bits);
 }
 
 /* q[o,k] of one output: [n_in]. */

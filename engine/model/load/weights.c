@@ -40,6 +40,8 @@ static enum q_code open_files(struct loader *l, const struct arch *arch, struct 
         return mistral_names_map(l->w->files, l->config, e);
     if (!arch->plugin && gguf_names_are_in(l->w->files))
         return gguf_names_map(l->w->files, l->config, e);
+    if (!arch->plugin)
+        return weight_names_map(l->w->files, e);
     return plugin_map_names(l->w->files, arch, l->config, e);
 }
 

@@ -2,12 +2,18 @@
 /* One function reads an adapter for the check and for the load: tensors are found and checked
  * first, each at the place of its module; a load then converts them into one piece of memory. */
 #include "engine/model/lora/lora.h"
+#include <stdio.h>
 #include <string.h>
 #include "common/hub/adapter.h"
+#include "common/hub/nested.h"
+#include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/load/weight_names.h"
 #include "engine/model/lora/lora_internal.h"
 #include "engine/model/lora/lora_module.h"
 #include "kernels/device.h"
+
+#define MODEL "model." /* the beginning of most names of a family's table */
 
 /* Products that may have adapters, and the place of each in lora.factors. */
 static const enum program_weight adapted[] = {
@@ -66,7 +72,10 @@ struct reader {
     const struct lora_options *o;
     struct adapter_config *config;
     struct tensor_set *files;
-    struct found *found; /* [n_layer][arch->n_tensor] */
+    struct found *found;        /* [n_layer][arch->n_tensor] */
+    enum weight_names names;    /* how the adapter calls the text model's modules */
+    uint32_t n_other;           /* factors of modules for other inputs, which are not served */
+    const struct tensor *other; /* the first of them */
     struct q_err *e;
 };
 
@@ -100,16 +109,60 @@ static enum q_code fail_name(const struct reader *r, const struct tensor *t)
                   t->file, t->name);
 }
 
-static enum q_code find_tensor(const struct reader *r, const struct tensor *t)
+/* Of a model that takes other inputs too: "language_model.model.layers.0 …", or another form. */
+static enum weight_names names_of(const struct reader *r)
 {
-    char module[ADAPTER_MODULE_MAX];
+    char start[ARCH_NAME_MAX], module[ADAPTER_MODULE_MAX];
+    enum adapter_factor factor;
+    for (enum weight_names n = NAMES_OUTER; *r->c->outer && n < WEIGHT_NAMES; n++) {
+        weight_names_pattern(start, n, r->arch, MODEL);
+        for (uint32_t i = 0; i < tensor_count(r->files); i++)
+            if (adapter_tensor_parse(module, &factor, tensor_at(r->files, i)->name) &&
+                strncmp(module, start, strlen(start)) == 0)
+                return n;
+    }
+    return NAMES_PLAIN;
+}
+
+/* The module's name in the family's table. */
+static void text_name(char out[ADAPTER_MODULE_MAX], const struct reader *r, const char *module)
+{
+    static const char *const begins[] = {MODEL, ""};
+    char start[ARCH_NAME_MAX];
+    snprintf(out, ADAPTER_MODULE_MAX, "%s", module);
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        weight_names_pattern(start, r->names, r->arch, begins[i]);
+        if (strncmp(module, start, strlen(start)) == 0) {
+            snprintf(out, ADAPTER_MODULE_MAX, "%s%s", begins[i], module + strlen(start));
+            return;
+        }
+    }
+}
+
+/* The other way round. */
+static void adapter_name(char out[ARCH_NAME_MAX], const struct reader *r,
+                         const struct lora_module *m)
+{
+    char name[ARCH_NAME_MAX];
+    lora_module_name(name, m);
+    weight_names_pattern(out, r->names, r->arch, name);
+}
+
+static enum q_code find_tensor(struct reader *r, const struct tensor *t)
+{
+    char module[ADAPTER_MODULE_MAX], name[ADAPTER_MODULE_MAX];
     enum adapter_factor factor;
     struct lora_module m;
     bool is_wanted;
     enum q_code rc;
     if (!adapter_tensor_parse(module, &factor, t->name))
         return fail_name(r, t);
-    if ((rc = lora_module_find(&m, r->arch, r->c, module, r->e)) ||
+    if (*r->c->outer && !weight_names_is_text(r->names, module)) {
+        r->other = r->n_other++ ? r->other : t;
+        return Q_OK;
+    }
+    text_name(name, r, module);
+    if ((rc = lora_module_find(&m, r->arch, r->c, name, r->e)) ||
         (rc = adapter_targets(&is_wanted, r->config, module, false, r->e)))
         return rc;
     if (!is_wanted)
@@ -145,7 +198,7 @@ static enum q_code check_module(const struct reader *r, const struct lora_module
     struct adapter_size size;
     bool is_wanted;
     enum q_code rc;
-    lora_module_name(name, m);
+    adapter_name(name, r, m);
     if ((rc = adapter_targets(&is_wanted, r->config, name, false, r->e)))
         return rc;
     if (!f->factors[ADAPTER_A] && !f->factors[ADAPTER_B] && !is_wanted)
@@ -197,9 +250,14 @@ static enum q_code read_all(struct reader *r)
     r->found = q_calloc((size_t)r->c->n_layer * r->arch->n_tensor + 1, sizeof *r->found);
     if (!r->found)
         return q_fail(r->e, Q_NO_MEMORY, "%s: out of memory", r->o->dir);
+    r->names = names_of(r);
     for (uint32_t i = 0; i < tensor_count(r->files); i++)
         if ((rc = find_tensor(r, tensor_at(r->files, i))))
             return rc;
+    if (r->n_other)
+        log_warning("%s: %u factors are of modules for %s, which are not served, and are not used; "
+                    "the first is %s",
+                    r->o->dir, r->n_other, nested_inputs(r->c->outer), r->other->name);
     return for_each(r, check_one, NULL);
 }
 
@@ -271,7 +329,7 @@ static enum q_code fill_module(const struct reader *r, const struct lora_module 
     char name[ARCH_NAME_MAX];
     if (!from->factors[ADAPTER_A])
         return Q_OK;
-    lora_module_name(name, m);
+    adapter_name(name, r, m);
     const enum q_code rc = adapter_size_of(&size, r->config, name, r->e);
     if (rc)
         return rc;

@@ -515,12 +515,18 @@ LATEST = {
     "hqq-mixed": (hqq, dict(), {**HQQ, "quant_config": {name: of_hqq(nbits=bits, group_size=group) for name, bits, group in (
         ("self_attn.q_proj", 4, 64), ("self_attn.k_proj", 4, 64), ("self_attn.v_proj", 4, 64), ("self_attn.o_proj", 3, 32),
         ("mlp.gate_proj", 2, 16), ("mlp.up_proj", 2, 16), ("mlp.down_proj", 8, 48))}}),
+    "auto-round-ragged": (auto_round, dict(group=64), {"quant_method": "auto-round", "bits": 4, "group_size": 64, "sym": False,
+                                                       "data_type": "int", "packing_format": "auto_round:auto_gptq",
+                                                       "extra_config": {"model.layers.0.self_attn.o_proj": {"bits": 8, "group_size": 32}}}),
+    "packed-embed": (packed, dict(symmetric=False), compressed("pack-quantized", 4, 32, False)),
+    "int8-tied": (int8, dict(), compressed("int-quantized", 8, -1, True)),
 }
 VARIED.update({
     "fp8-block-e8m0": {"o_proj": dict(stored=U8), "down_proj": dict(stored=U8)},
     "packed-bits": {"gate_proj": dict(bits=2), "up_proj": dict(bits=2), "o_proj": dict(bits=5, symmetric=False),
                     "down_proj": dict(bits=6, group=-1)},
     "w4a8": {"o_proj": dict(group=-1)},
+    "auto-round-ragged": {"o_proj": dict(bits=8, group=32)},
     "hqq-mixed": {"o_proj": dict(bits=3, group=32), "gate_proj": dict(bits=2, group=16), "up_proj": dict(bits=2, group=16),
                   "down_proj": dict(bits=8, group=48)},
 })
@@ -529,6 +535,7 @@ CASES.update(LATER)
 CASES.update(LATEST)  # behind the others: a case's place is its seed
 # experts-mixed: the inputs of expert 0 are in order, and one matrix of expert 2 was left as floats.
 MIXED_ORDER, MIXED_LEFT = "mlp.experts.0.", "mlp.experts.2.down_proj"
+TABLES = {"packed-embed": False, "int8-tied": True}  # the embedding is quantized too; is lm_head tied?
 SHARED = 64  # experts-shared: qwen2_moe, with an expert that all rows use, of this width
 # More than a block of 128, and no multiple of it: parts of q,k,v end within one. Of the experts' k and v not even turns of 16
 # are whole. All experts are used: no rounding tips a choice.
@@ -605,6 +612,13 @@ def main():
                 parts, dequantized = (left if is_left else method)(weights, rng, **{**options, **in_order})
                 stored.update({base + k: v for k, v in parts.items()})
                 plain[base + "weight"] = dequantized.astype(np.float32)
+        if name in TABLES:
+            parts, dequantized = method(common.pop("model.embed_tokens.weight"), rng, **options)
+            stored.update({"model.embed_tokens." + k: v for k, v in parts.items()})
+            plain["model.embed_tokens.weight"] = dequantized.astype(np.float32)
+        if TABLES.get(name):
+            config["tie_word_embeddings"] = True
+            del common["lm_head.weight"]
         half_precision = {k: v.astype(np.float16) for k, v in common.items()}
         folder = HERE / name
         folder.mkdir(parents=True, exist_ok=True)

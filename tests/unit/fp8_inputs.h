@@ -53,7 +53,32 @@ static inline void fp8_set(double *scales, const float *of)
 struct fp8_inputs {
     float scales[FP8_MATRICES]; /* as the checkpoint has them */
     bool dynamic;               /* its config says so */
+    bool renamed;               /* transformers' name of them */
 };
+
+/* The header of a safetensors file, whose length precedes it, with "activation_scale". */
+static inline void fp8_rename(struct buf *file)
+{
+    static const char old[] = "input_scale", name[] = "activation_scale";
+    struct buf header = BUF_INIT, all = BUF_INIT;
+    uint64_t n;
+    memcpy(&n, file->data, sizeof n);
+    const char *at = file->data + sizeof n, *end = at + n, *found;
+    for (; (found = memmem(at, (size_t)(end - at), old, sizeof old - 1));
+         at = found + sizeof old - 1) {
+        buf_add(&header, at, (size_t)(found - at));
+        buf_add_str(&header, name);
+    }
+    buf_add(&header, at, (size_t)(end - at));
+    while (header.len % 8)
+        buf_add_char(&header, ' ');
+    n = header.len;
+    buf_add(&all, &n, sizeof n);
+    buf_add(&all, header.data, header.len);
+    buf_add(&all, end, (size_t)(file->data + file->len - end));
+    buf_move(file, &all);
+    buf_release(&header);
+}
 
 /* A folder with these; release it with folder_release. */
 static inline void fp8_folder(struct folder *f, const struct fp8_inputs *in)
@@ -78,6 +103,8 @@ static inline void fp8_folder(struct folder *f, const struct fp8_inputs *in)
         assert_true(t && t->dtype == DT_F32 && t->n_bytes == sizeof(float));
         memcpy(tensor_bytes_at(&file, s, t), &in->scales[i], sizeof(float));
     }
+    if (in->renamed)
+        fp8_rename(&file);
     folder_write(f, "model.safetensors", file.data, file.len);
     tensor_set_free(s);
     buf_release(&text);

@@ -25,9 +25,9 @@ static uint64_t n_launch(void)
 static void fp8_inputs_in_the_scales_of_the_checkpoint(void **state)
 {
     static const struct fp8_inputs cases[] = {
-        {{0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, false},
-        {{0.004f, 0, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, false},
-        {{0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, true},
+        {{0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, false, false},
+        {{0.004f, 0, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, false, false},
+        {{0.004f, 0.002f, 0.003f, 0.0008f, 0.003f, 0.005f, 0.0002f}, true, false},
     };
     static struct fp8_model m;
     struct golden g;
@@ -166,8 +166,9 @@ static void graphs_after_a_reload(void **state)
     };
     static const struct fp8_inputs after = {
         .scales = {0.002f, 0.002f, 0.002f, 0.0008f, 0.003f, 0.004f, 0.0002f},
+        .renamed = true,
     };
-    static const struct fp8_inputs dynamic = {{0.01f}, true};
+    static const struct fp8_inputs dynamic = {{0.01f}, true, false};
     static struct fp8_model m;
     struct q_err e = Q_ERR_INIT;
     struct golden g;

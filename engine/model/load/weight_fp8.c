@@ -52,8 +52,10 @@ static bool fit_scales(struct quant_tensors *q, const struct quant_config *c,
 static enum q_code find_x_scale(struct quant_tensors *q, const struct weight_finder *f,
                                 const char *name, struct q_err *e)
 {
-    const struct tensor *t = weight_part(f, name, ".input_scale");
-    const struct part_wanted one = {name, ".input_scale", 0, 0, PART_SCALE};
+    const struct tensor *older = weight_part(f, name, ".input_scale");
+    const char *part = older ? ".input_scale" : ".activation_scale"; /* transformers' own */
+    const struct tensor *t = older ? older : weight_part(f, name, part);
+    const struct part_wanted one = {name, part, 0, 0, PART_SCALE};
     enum q_code rc;
     q->has_x_scale = t != NULL;
     if (!t || f->config->quant.dynamic_inputs || q->n_group > 1)

@@ -14,12 +14,12 @@
  *     w[o,k] = scale[o / R, k / C] * e4m3(q[o,k])
  *
  * Such a checkpoint may have a scale for the matrix's inputs, of all rows, found by calibration:
- * P.input_scale, F32, F16 or BF16, one number. Devices multiply in it (packed.x_scale) where all
- * parts of a fused matrix have one, by the largest of them, and so for a layer's experts. It is not
- * used beside scales of blocks, where the config says that inputs are dynamic, and where it is 0
- * (an expert that no text of the calibration reached): then each row gets its own (ops_fp8.h). The
- * CPU, whose inputs stay floats, has no use for it. The log says which. Source: the checkpoints of
- * llm-compressor and modelopt, as vLLM reads them.
+ * P.input_scale or (transformers) P.activation_scale, F32, F16 or BF16, one number. Devices
+ * multiply in it (packed.x_scale) where all parts of a fused matrix have one, by the largest of
+ * them, and so for a layer's experts. It is not used beside scales of blocks, where the config says
+ * that inputs are dynamic, and where it is 0 (an expert that no text of the calibration reached):
+ * then each row gets its own (ops_fp8.h). The CPU, whose inputs stay floats, has no use for it. The
+ * log says which. Source: the checkpoints of llm-compressor and modelopt, as vLLM reads them.
  * Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_FP8_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_FP8_H

@@ -9,8 +9,8 @@ static const struct family {
     uint32_t window;         /* sliding_window when absent */
     uint32_t pattern;        /* without layer_types each such layer has no window; 0: all have it */
     uint32_t rope_interval;  /* without no_rope_layers each such layer is not rotated; 0: all are */
-    bool rope_in_windows;    /* where layers have windows, only these are rotated */
-    bool always_has_windows; /* and where none has a window no layer is */
+    bool rope_in_windows;    /* where there is a window's length, only layers with it are rotated */
+    bool always_has_windows; /* and without one no layer is */
     /* The pattern's layers are the first, the one a pattern further …; and the key of the window
      * counts tokens on both sides of a token. */
     bool both_ways;
@@ -147,11 +147,9 @@ static enum q_code load_position_type(struct model_config *c, const struct famil
     return Q_OK;
 }
 
-static void rotate_windows_only(struct model_config *c, const struct family *f)
+static void rotate_windows_only(struct model_config *c, const struct family *f, bool any)
 {
-    bool any = f->always_has_windows;
-    for (uint32_t i = 0; i < c->n_layer; i++)
-        any = any || c->window[i];
+    any = any || f->always_has_windows;
     for (uint32_t i = 0; i < c->n_layer && f->rope_in_windows; i++)
         c->no_rope[i] = any && !c->window[i];
 }
@@ -330,6 +328,6 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
             return rc;
         c->window[i] = sliding && use ? (uint32_t)window : 0;
     }
-    rotate_windows_only(c, f);
+    rotate_windows_only(c, f, window != 0);
     return Q_OK;
 }

@@ -601,17 +601,41 @@ static void test_streams(void **state)
     assert_true(fabs(config_normal_quantile(1e-9) + 5.9978070150076865) < 1e-12);
 }
 
+/* Without a window's length all layers are rotated, with one only those that have it. */
+static void test_rope_in_windows(void **state)
+{
+    (void)state;
+    static const char all_full[] =
+        "\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]%s";
+    char more[256];
+    snprintf(more, sizeof more, all_full, "");
+    assert_ok(load_three("Exaone4ForCausalLM", "exaone4", more), &e);
+    assert_true(c.no_rope[0] && c.no_rope[2] && !c.window[0]); /* 4096 is the default */
+    snprintf(more, sizeof more, all_full, ", \"sliding_window\": null");
+    assert_ok(load_three("Exaone4ForCausalLM", "exaone4", more), &e);
+    assert_true(!c.no_rope[0] && !c.no_rope[2] && !c.window[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dialects),       cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_baichuan),       cmocka_unit_test(test_multipliers),
-        cmocka_unit_test(test_ropes),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_infinities),     cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_flat),           cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_nested_refused), cmocka_unit_test(test_mixers),
-        cmocka_unit_test(test_state_space),    cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_mixed),          cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_baichuan),
+        cmocka_unit_test(test_multipliers),
+        cmocka_unit_test(test_ropes),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_infinities),
+        cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_nested_refused),
+        cmocka_unit_test(test_mixers),
+        cmocka_unit_test(test_state_space),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_rope_in_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

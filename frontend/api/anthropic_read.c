@@ -37,6 +37,10 @@ static const char *const read_here[] = {
     "output_config", "output_format", "inference_geo", "cache_control",  "speed",
 };
 
+static const struct dialect_fields fields = {
+    not_here, COUNT(not_here), not_kept, COUNT(not_kept), read_here, COUNT(read_here),
+};
+
 /* ---- the messages ---- */
 struct conversation {
     struct dialect_turns t;
@@ -295,31 +299,11 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
     return dialect_set_given(chat, "max_completion_tokens", json_object_get(body, "max_tokens"), e);
 }
 
-/* Fields that chat completions have too, and refusals. */
-static enum q_code read_others(json_t *chat, const json_t *body, struct q_err *e)
-{
-    const char *key;
-    json_t *v;
-    enum q_code rc;
-    json_object_foreach ((json_t *)body, key, v) {
-        const char *why = dialect_find(not_kept, COUNT(not_kept), key);
-        const bool is_empty = json_is_array(v) && !json_array_size(v);
-        if (json_is_null(v) || dialect_is_of(read_here, COUNT(read_here), key) || (why && is_empty))
-            continue;
-        if (why)
-            return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s", key, why);
-        if ((rc = dialect_check_name(not_here, COUNT(not_here), key, e)) ||
-            (rc = dialect_set(chat, key, json_incref(v), e)))
-            return rc;
-    }
-    return Q_OK;
-}
-
 FALLIBLE anthropic_read(json_t **chat, const json_t *body, struct q_err *e)
 {
     json_t *messages = json_array(), *made = json_object();
     enum q_code rc = dialect_set(made, "messages", messages, e);
-    if (!rc && !(rc = read_others(made, body, e)) &&
+    if (!rc && !(rc = dialect_fields_read(made, body, &fields, e)) &&
         !(rc = read_conversation(made, messages, body, e)) && !(rc = read_tools(made, body, e)) &&
         !(rc = read_choice(made, body, e)))
         rc = read_rest(made, body, e);

@@ -106,12 +106,32 @@ const char *dialect_find(const char *const (*rows)[2], size_t n, const char *nam
     return NULL;
 }
 
-FALLIBLE dialect_check_name(const char *const (*rows)[2], size_t n, const char *name,
-                            struct q_err *e)
+static enum q_code check_field(const struct dialect_fields *f, const char *name, struct q_err *e)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(rows[i][0], name))
+    for (size_t i = 0; i < f->n_not_here; i++) {
+        const char *use = f->not_here[i][1];
+        if (!strcmp(f->not_here[i][0], name))
             return q_fail(e, Q_INVALID, "%s: this endpoint does not accept this field%s%s", name,
-                          rows[i][1] ? "; use " : "", rows[i][1] ? rows[i][1] : "");
+                          use ? "; use " : "", use ? use : "");
+    }
+    return Q_OK;
+}
+
+FALLIBLE dialect_fields_read(json_t *chat, const json_t *body, const struct dialect_fields *f,
+                             struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    enum q_code rc;
+    json_object_foreach ((json_t *)body, key, v) {
+        const char *why = dialect_find(f->refused, f->n_refused, key);
+        const bool asks_nothing = json_is_false(v) || (json_is_array(v) && !json_array_size(v));
+        if (json_is_null(v) || dialect_is_of(f->own, f->n_own, key) || (why && asks_nothing))
+            continue;
+        if (why)
+            return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s", key, why);
+        if ((rc = check_field(f, key, e)) || (rc = dialect_set(chat, key, json_incref(v), e)))
+            return rc;
+    }
     return Q_OK;
 }

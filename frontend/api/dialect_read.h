@@ -7,13 +7,24 @@
 #include <stdbool.h>
 #include "common/buf.h"
 
-/* Fields of chat completions that no dialect has a place for: rows of dialect_check_name. */
+/* Fields of chat completions that no dialect has a place for: rows of not_here. */
 #define DIALECT_NOT_HERE                                                                      \
     {"n", NULL}, {"use_beam_search", NULL}, {"detokenize", NULL}, {"return_token_ids", NULL}, \
         {"prompt_logprobs", NULL}, {"add_generation_prompt", NULL},                           \
     {                                                                                         \
         "continue_final_message", NULL                                                        \
     }
+
+struct dialect_fields { /* of a dialect's body */
+    /* Rows: a field of chat completions that is none here, and what to use or NULL. */
+    const char *const (*not_here)[2];
+    size_t n_not_here;
+    /* Rows: a field that is refused unless it asks for nothing, and why. */
+    const char *const (*refused)[2];
+    size_t n_refused;
+    const char *const *own; /* fields that the dialect's reader reads or leaves out */
+    size_t n_own;
+};
 
 struct dialect_turns {
     json_t *messages; /* the chat's */
@@ -47,8 +58,9 @@ FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
 bool dialect_is_of(const char *const *names, size_t n, const char *name);
 /* The second member of the row whose first is the name; NULL: there is none. */
 const char *dialect_find(const char *const (*rows)[2], size_t n, const char *name);
-/* Refuse a field of chat completions. rows: its name, and what to use or NULL. Errors: Q_INVALID */
-FALLIBLE dialect_check_name(const char *const (*rows)[2], size_t n, const char *name,
-                            struct q_err *e);
+/* All fields but the dialect's own go on to the chat as they are. Errors: Q_INVALID, Q_UNSUPPORTED,
+ * which begin with the field. */
+FALLIBLE dialect_fields_read(json_t *chat, const json_t *body, const struct dialect_fields *f,
+                             struct q_err *e);
 
 #endif

@@ -47,6 +47,10 @@ static const char *const read_here[] = {
     "prompt_cache_options",
 };
 
+static const struct dialect_fields fields = {
+    not_here, COUNT(not_here), not_kept, COUNT(not_kept), read_here, COUNT(read_here),
+};
+
 static const char *const included[] = {
     "file_search_call.results",
     "web_search_call.results",
@@ -328,33 +332,13 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
                              json_object_get(body, "max_output_tokens"), e);
 }
 
-/* Fields that chat completions have too, and refusals. */
-static enum q_code read_others(json_t *chat, const json_t *body, struct q_err *e)
-{
-    const char *key;
-    json_t *v;
-    enum q_code rc;
-    json_object_foreach ((json_t *)body, key, v) {
-        const char *why = dialect_find(not_kept, COUNT(not_kept), key);
-        if (json_is_null(v) || dialect_is_of(read_here, COUNT(read_here), key) ||
-            (why && json_is_false(v)))
-            continue;
-        if (why)
-            return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s", key, why);
-        if ((rc = dialect_check_name(not_here, COUNT(not_here), key, e)) ||
-            (rc = dialect_set(chat, key, json_incref(v), e)))
-            return rc;
-    }
-    return Q_OK;
-}
-
 FALLIBLE responses_read(json_t **chat, const json_t *body, struct q_err *e)
 {
     json_t *messages = json_array(), *made = json_object();
     enum q_code rc = dialect_set(made, "messages", messages, e);
-    if (!rc && !(rc = read_others(made, body, e)) && !(rc = read_input(messages, body, e)) &&
-        !(rc = read_tools(made, body, e)) && !(rc = read_text(made, body, e)) &&
-        !(rc = read_include(made, body, e)))
+    if (!rc && !(rc = dialect_fields_read(made, body, &fields, e)) &&
+        !(rc = read_input(messages, body, e)) && !(rc = read_tools(made, body, e)) &&
+        !(rc = read_text(made, body, e)) && !(rc = read_include(made, body, e)))
         rc = read_rest(made, body, e);
     if (rc)
         json_decref(made);

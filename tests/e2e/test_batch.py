@@ -93,7 +93,7 @@ def test_every_kind_of_line(tmp_path):
     chat = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 8, "temperature": 0}
     (tmp_path / "in").write_text("\n".join([
         line("chat", chat, "/v1/chat/completions"), line("text", {"prompt": "Once", "max_tokens": 4}), "", "no JSON",
-        line("chat", chat, "/v1/chat/completions"), line("vector", {"input": "x"}, "/v1/responses"),
+        line("chat", chat, "/v1/chat/completions"), line("vector", {"input": "x"}, "/v1/moderations"),
         line("stream", {**chat, "stream": True}, "/v1/chat/completions"), line("hot", {"prompt": "x", "temperature": 9}),
         line("name", {"prompt": "x", "model": "other"}), '{"custom_id": 7}', line("é", {"prompt": "x", "max_tokens": 1})]) + "\r\n")
     done = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out", "--served-model-name", "tiny")
@@ -112,7 +112,7 @@ def test_every_kind_of_line(tmp_path):
     assert {k: v["code"] for k, v in bad.items()} == {
         (None, 4): "invalid_line", ("chat", 5): "duplicate_custom_id", ("vector", 6): "not_supported",
         ("stream", 7): "not_supported", (None, 10): "invalid_line"}
-    assert "/v1/responses is not supported yet" in bad["vector", 6]["message"]
+    assert "/v1/moderations is not supported yet" in bad["vector", 6]["message"]
     # A second run finds everything done, and still says that some lines failed.
     before = (tmp_path / "out").read_bytes()
     again = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out", "--served-model-name", "tiny", "--json")

@@ -27,13 +27,15 @@ static struct dialect_item *open_item(struct dialect_answer *a)
     return a->items[a->n - 1].closed ? NULL : &a->items[a->n - 1];
 }
 
+/* whole: text ends here because the model ended it; of a call the parser knows. */
 static void close_item(struct job *j, bool whole, struct buf *out)
 {
     struct dialect_item *item = open_item(&j->made);
     if (!item)
         return;
     item->closed = true;
-    item->whole = whole;
+    item->whole =
+        item->kind == DIALECT_CALL ? j->choices[0].answer.calls[item->i_call].whole : whole;
     if (out)
         j->dialect->item_end(j, j->made.n - 1, out);
 }
@@ -86,10 +88,11 @@ static void take_text(struct job *j, enum dialect_kind kind, struct buf *piece,
     take_piece(j, piece, logprobs, out);
 }
 
-/* Calls that were taken are shown: the answer keeps those that turn out to be none. */
-static void take_calls(struct job *j, struct answer *a, struct buf *out)
+/* Calls that were taken are shown: the answer keeps those that turn out to be none. n: of the first
+ * n calls. */
+static void take_calls(struct job *j, struct answer *a, size_t n, struct buf *out)
 {
-    for (size_t i = 0; i < a->n_call; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct answer_call *call = &a->calls[i];
         const struct dialect_item *item = open_item(&j->made);
         const bool is_open = item && item->kind == DIALECT_CALL && item->i_call == i;
@@ -100,7 +103,7 @@ static void take_calls(struct job *j, struct answer *a, struct buf *out)
         call->shown = true;
         take_piece(j, &call->args, NULL, out);
         if (call->whole || i + 1 < a->n_call)
-            close_item(j, call->whole, out);
+            close_item(j, true, out);
     }
 }
 
@@ -112,7 +115,7 @@ static void end_items(struct job *j, struct choice *c, struct buf *out)
         item = begin_item(j, DIALECT_TEXT, 0, out);
     if (item && item->kind == DIALECT_TEXT)
         take_piece(j, &c->answer.content, &c->items, out);
-    close_item(j, strcmp(c->finish, "stop") == 0, out);
+    close_item(j, strcmp(c->finish, "length") != 0 && strcmp(c->finish, "abort") != 0, out);
 }
 
 void dialect_take(struct job *j, struct choice *c, struct buf *out)
@@ -120,9 +123,13 @@ void dialect_take(struct job *j, struct choice *c, struct buf *out)
     if (!c->begun && out)
         j->dialect->begin(j, out);
     c->begun = true;
+    /* what is left of a call that is open comes before text behind it */
+    const struct dialect_item *item = open_item(&j->made);
+    if (item && item->kind == DIALECT_CALL)
+        take_calls(j, &c->answer, item->i_call + 1, out);
     take_text(j, DIALECT_REASONING, &c->answer.reasoning, NULL, out);
     take_text(j, DIALECT_TEXT, &c->answer.content, &c->items, out);
-    take_calls(j, &c->answer, out);
+    take_calls(j, &c->answer, c->answer.n_call, out);
     buf_reset(&c->ids);
     c->n_told = c->n_token;
     if (c->finished)

@@ -3,16 +3,16 @@
  * /v1/responses (responses.h) and /v1/messages (anthropic.h).
  *
  * A dialect converts its body to that of a chat completion, which is read and checked as such, and
- * writes the answer as items in the order in which the model wrote them: reasoning, text and calls.
- * A stream sends an event for each beginning, piece and end of an item; a whole answer is made of
- * the same items. Threads: read may run on another thread (task.h), the rest on the loop's. */
+ * writes the answer as items: reasoning, text and calls. A stream sends an event for each
+ * beginning, piece and end of an item, in the order in which the model wrote them, step by step; a
+ * whole answer has reasoning first and calls last. Threads: read may run on another thread
+ * (task.h), the rest on the loop's. */
 #ifndef QUIRE_FRONTEND_API_DIALECT_H
 #define QUIRE_FRONTEND_API_DIALECT_H
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
-
 #include "frontend/http/exchange.h"
 
 struct choice;

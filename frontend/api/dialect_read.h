@@ -8,12 +8,12 @@
 #include "common/buf.h"
 
 /* Fields of chat completions that no dialect has a place for: rows of not_here. */
-#define DIALECT_NOT_HERE                                                                      \
-    {"n", NULL}, {"use_beam_search", NULL}, {"detokenize", NULL}, {"return_token_ids", NULL}, \
-        {"prompt_logprobs", NULL}, {"add_generation_prompt", NULL},                           \
-    {                                                                                         \
-        "continue_final_message", NULL                                                        \
-    }
+/* clang-format off */
+#define DIALECT_NOT_HERE                                                            \
+    {"n", NULL}, {"use_beam_search", NULL}, {"detokenize", NULL},                   \
+    {"return_token_ids", NULL}, {"prompt_logprobs", NULL},                          \
+    {"add_generation_prompt", NULL}, {"continue_final_message", NULL}
+/* clang-format on */
 
 struct dialect_fields { /* of a dialect's body */
     /* Rows: a field of chat completions that is none here, and what to use or NULL. */
@@ -31,6 +31,7 @@ struct dialect_turns {
     json_t *turn;     /* the assistant's last message while its turn goes on, else NULL */
 };
 
+/* Returns Q_NO_MEMORY. */
 FALLIBLE dialect_no_memory(struct q_err *e);
 /* Take the reference; NULL is no memory. */
 FALLIBLE dialect_set(json_t *object, const char *name, json_t *value, struct q_err *e);
@@ -55,6 +56,7 @@ FALLIBLE dialect_fill(json_t *messages, struct q_err *e);
 FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
                          const char *const *names, struct q_err *e);
 
+/* Is the name one of the n? */
 bool dialect_is_of(const char *const *names, size_t n, const char *name);
 /* The second member of the row whose first is the name; NULL: there is none. */
 const char *dialect_find(const char *const (*rows)[2], size_t n, const char *name);

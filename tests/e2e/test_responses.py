@@ -156,6 +156,20 @@ def test_several_calls(client):
     assert told.usage.input_tokens == chat(client, messages, tools=[CHAT_TOOL]).usage.prompt_tokens
 
 
+def test_text_behind_a_call(start):
+    """Also where a step has the end of the call and the text: the call keeps its arguments, and both are complete."""
+    server = start(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "256", "--speculative-config",
+                   json.dumps({"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 4, "prompt_lookup_min": 1}))
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>\nThat is all.'
+    more = {"tools": [TOOL], "extra_body": {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": text}}}}
+    for answer in (stream(client, f"{WEATHER} {text} {text}", **more), create(client, f"{WEATHER} {text} {text}", **more)):
+        items = {item.type: item for item in answer.output}
+        assert set(items) == {"function_call", "message"} and len(answer.output) == 2
+        assert json.loads(items["function_call"].arguments) == {"city": "Oslo"} and "all." in items["message"].content[0].text
+        assert {item.status for item in answer.output} == {"completed"}
+
+
 def test_structured_output(client):
     schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}}, "required": ["name"], "additionalProperties": False}
     form = {"format": {"type": "json_schema", "name": "person", "schema": schema, "strict": True}}

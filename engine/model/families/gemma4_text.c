@@ -69,7 +69,7 @@ const struct arch arch_gemma4_text = {
         },
 };
 
-/* Gemma 4 12B, whose other inputs have no encoders: without inputs of the token and experts. */
+/* Gemma 4 12B, text alone: a layer has no embedding of the token, and no experts. */
 const struct arch arch_gemma4_unified_text = {
     .name = "Gemma4UnifiedForCausalLM",
     .prefix = "model.",

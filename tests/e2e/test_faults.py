@@ -119,9 +119,9 @@ def test_a_program_that_is_missing_for_a_while(copied):
 
 def test_an_engine_that_cannot_come_back(copied):
     """Open streams end with an error event and [DONE] when the supervisor gives up, not at the end of --shutdown-timeout."""
-    server = copied(MODELS / "llama", *OPTIONS, "--shutdown-timeout", "3600", "--engine-timeout", "3600")
+    server = copied(BUNDLED, *OPTIONS, "--shutdown-timeout", "3600", "--engine-timeout", "3600")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        stream = pool.submit(tokens, server, 3, 250)
+        stream = pool.submit(tokens, server, 3, 1900)  # takes seconds: it has not ended when the engine stops
         while server.metric("vllm:num_requests_running") < 1:
             pass
         engine = server.engine()

@@ -3,10 +3,10 @@
 
     python3 tests/bench/gguf_peers.py [--kinds Q4_K,Q6_K,Q8_0] [--layers 4] [--rounds 5] [--threads 2] [--work build/gguf] [--python PYTHON]
 
-Random blocks in the shape of Llama 3.2 1B (fewer layers, 32,000 tokens). The engines alternate, each in a fresh process. numpy, gguf
-and xllamacpp (llama.cpp as a wheel) are installed from PyPI into a virtual environment in --work on first use; --python names one that
-has them. Prints a table in Markdown; the part of the ceiling is the bytes that a token reads ÷ the machine's read bandwidth, of `quire
-bench roofline` once a row."""
+Random blocks in the shape of Llama 3.2 1B (fewer layers, 32,000 tokens). The engines alternate, each in a fresh process. numpy, gguf,
+safetensors and xllamacpp (llama.cpp as a wheel) are installed from PyPI into a virtual environment in --work on first use; --python
+names one that has them. Prints a table in Markdown; the part of the ceiling is the bytes that a token reads ÷ the machine's read
+bandwidth, of `quire bench roofline` once a row."""
 import argparse
 import json
 import os
@@ -19,7 +19,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
 BIN = pathlib.Path(os.environ.get("QUIRE_BIN", ROOT / "build/release/bin"))
-PACKAGES = ["numpy", "gguf", "xllamacpp"]
+PACKAGES = ["numpy", "gguf", "safetensors", "xllamacpp"]
 ROWS = [("decode, 1 sequence", "decode", 16, 48), ("prefill 256", "prefill", 256, 1)]
 SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "torch_dtype": "bfloat16",
          "tie_word_embeddings": False, "max_position_embeddings": 4096, "hidden_size": 2048, "num_attention_heads": 32,

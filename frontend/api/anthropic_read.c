@@ -196,47 +196,35 @@ static enum q_code read_conversation(json_t *chat, json_t *messages, const json_
 }
 
 /* ---- tools, and the rest ---- */
-static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
+static enum q_code check_tool_type(size_t i, const json_t *type, struct q_err *e)
 {
-    static const char *const members[][2] = {
-        {"name", "name"},
-        {"description", "description"},
-        {"input_schema", "parameters"},
-        {"strict", "strict"},
-    };
-    static const char *const known[] = {
-        "type",          "name",          "description",    "input_schema",    "strict",
-        "cache_control", "defer_loading", "input_examples", "allowed_callers", NULL,
-    };
-    const json_t *tools = json_object_get(body, "tools"), *tool;
-    json_t *all, *function;
-    enum q_code rc;
-    size_t i;
-    if (!tools || json_is_null(tools))
+    const char *name = json_string_value(type);
+    if (!type || json_is_null(type) || (name && !strcmp(name, "custom")))
         return Q_OK;
-    if (!json_is_array(tools))
-        return q_fail(e, Q_INVALID, "tools: expected an array, got %s", json_kind(tools));
-    if ((rc = dialect_set(chat, "tools", all = json_array(), e)))
-        return rc;
-    json_array_foreach ((json_t *)tools, i, tool) {
-        const json_t *type = json_object_get(tool, "type");
-        const char *name = json_string_value(type);
-        if (type && !json_is_null(type) && (!name || strcmp(name, "custom") != 0))
-            return q_fail(
-                e, name ? Q_UNSUPPORTED : Q_INVALID,
-                "tools.%zu.type: \"%.40s\" is not supported; accepted is \"custom\", with "
-                "an input_schema",
-                i, name ? name : json_kind(type));
-        if ((rc = dialect_tool(all, &function, e)) ||
-            (rc = dialect_unknown(chat, "tools", tool, known, e)))
-            return rc;
-        for (size_t k = 0; k < COUNT(members); k++)
-            if ((rc = dialect_set_given(function, members[k][1],
-                                        json_object_get(tool, members[k][0]), e)))
-                return rc;
-    }
-    return Q_OK;
+    return q_fail(e, name ? Q_UNSUPPORTED : Q_INVALID,
+                  "tools.%zu.type: \"%.40s\" is not supported; accepted is \"custom\", with an "
+                  "input_schema",
+                  i, name ? name : json_kind(type));
 }
+
+static const char *const tool_members[][2] = {
+    {"name", "name"},
+    {"description", "description"},
+    {"input_schema", "parameters"},
+    {"strict", "strict"},
+};
+
+static const char *const tool_known[] = {
+    "type",          "name",          "description",    "input_schema",    "strict",
+    "cache_control", "defer_loading", "input_examples", "allowed_callers", NULL,
+};
+
+static const struct dialect_tools tools = {
+    tool_members,
+    COUNT(tool_members),
+    tool_known,
+    check_tool_type,
+};
 
 /* {"type": "auto" | "any" | "tool" | "none", "name": …, "disable_parallel_tool_use": …} */
 static enum q_code read_choice(json_t *chat, const json_t *body, struct q_err *e)
@@ -304,8 +292,8 @@ FALLIBLE anthropic_read(json_t **chat, const json_t *body, struct q_err *e)
     json_t *messages = json_array(), *made = json_object();
     enum q_code rc = dialect_set(made, "messages", messages, e);
     if (!rc && !(rc = dialect_fields_read(made, body, &fields, e)) &&
-        !(rc = read_conversation(made, messages, body, e)) && !(rc = read_tools(made, body, e)) &&
-        !(rc = read_choice(made, body, e)))
+        !(rc = read_conversation(made, messages, body, e)) &&
+        !(rc = dialect_tools_read(made, body, &tools, e)) && !(rc = read_choice(made, body, e)))
         rc = read_rest(made, body, e);
     if (rc)
         json_decref(made);

@@ -2,6 +2,7 @@
 #include "frontend/api/dialect_read.h"
 #include <stdio.h>
 #include <string.h>
+#include "common/json_kind.h"
 
 FALLIBLE dialect_no_memory(struct q_err *e)
 {
@@ -52,15 +53,6 @@ FALLIBLE dialect_call(struct dialect_turns *t, json_t *id, json_t *name, json_t 
     return json_array_append_new(calls, call) ? dialect_no_memory(e) : Q_OK;
 }
 
-FALLIBLE dialect_tool(json_t *tools, json_t **function, struct q_err *e)
-{
-    *function = json_object();
-    const int failed = json_array_append_new(
-        tools, json_pack("{sssO}", "type", "function", "function", *function));
-    json_decref(*function); /* the array has it */
-    return failed ? dialect_no_memory(e) : Q_OK;
-}
-
 FALLIBLE dialect_fill(json_t *messages, struct q_err *e)
 {
     enum q_code rc = Q_OK;
@@ -85,6 +77,43 @@ FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
             i++;
         snprintf(name, sizeof name, "%s.%.64s", field, key);
         if (!names[i] && !json_is_null(v) && (rc = dialect_set(chat, name, json_incref(v), e)))
+            return rc;
+    }
+    return Q_OK;
+}
+
+/* Append a tool without members. *function: borrowed. */
+static enum q_code add_tool(json_t *tools, json_t **function, struct q_err *e)
+{
+    *function = json_object();
+    const int failed = json_array_append_new(
+        tools, json_pack("{sssO}", "type", "function", "function", *function));
+    json_decref(*function); /* the array has it */
+    return failed ? dialect_no_memory(e) : Q_OK;
+}
+
+FALLIBLE dialect_tools_read(json_t *chat, const json_t *body, const struct dialect_tools *d,
+                            struct q_err *e)
+{
+    const json_t *tools = json_object_get(body, "tools"), *tool;
+    json_t *all, *function;
+    enum q_code rc;
+    size_t i;
+    if (!tools || json_is_null(tools))
+        return Q_OK;
+    if (!json_is_array(tools))
+        return q_fail(e, Q_INVALID, "tools: expected an array, got %s", json_kind(tools));
+    if ((rc = dialect_set(chat, "tools", all = json_array(), e)))
+        return rc;
+    json_array_foreach ((json_t *)tools, i, tool) {
+        if ((rc = d->check_type(i, json_object_get(tool, "type"), e)) ||
+            (rc = add_tool(all, &function, e)) ||
+            (rc = dialect_unknown(chat, "tools", tool, d->known, e)))
+            return rc;
+        for (size_t k = 0; k < d->n_member && !rc; k++)
+            rc = dialect_set_given(function, d->members[k][1],
+                                   json_object_get(tool, d->members[k][0]), e);
+        if (rc)
             return rc;
     }
     return Q_OK;

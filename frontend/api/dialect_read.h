@@ -26,6 +26,16 @@ struct dialect_fields { /* of a dialect's body */
     size_t n_own;
 };
 
+/* The tools of a dialect: what differs from another's. */
+struct dialect_tools {
+    /* Rows: a member of a tool, and its name in the chat's function. */
+    const char *const (*members)[2];
+    size_t n_member;
+    const char *const *known; /* all members of a tool; the last is NULL */
+    /* Is this the type of a function? i: of the tool. Errors: Q_INVALID, Q_UNSUPPORTED. */
+    FALLIBLE (*check_type)(size_t i, const json_t *type, struct q_err *e);
+};
+
 struct dialect_turns {
     json_t *messages; /* the chat's */
     json_t *turn;     /* the assistant's last message while its turn goes on, else NULL */
@@ -46,8 +56,10 @@ FALLIBLE dialect_reasoning(json_t *message, const struct buf *text, struct q_err
 /* Add a call to the assistant's turn, which begins if there is none. Values are borrowed. */
 FALLIBLE dialect_call(struct dialect_turns *t, json_t *id, json_t *name, json_t *arguments,
                       struct q_err *e);
-/* Append a tool without members to the chat's tools. *function: borrowed. */
-FALLIBLE dialect_tool(json_t *tools, json_t **function, struct q_err *e);
+/* Set the chat's tools from those of the dialect's body, if it has some. Errors: Q_INVALID,
+ * Q_UNSUPPORTED, which begin with "tools". */
+FALLIBLE dialect_tools_read(json_t *chat, const json_t *body, const struct dialect_tools *d,
+                            struct q_err *e);
 /* Templates ask each message for its content: "" where there is none. */
 FALLIBLE dialect_fill(json_t *messages, struct q_err *e);
 

@@ -220,39 +220,34 @@ static enum q_code read_input(json_t *messages, const json_t *body, struct q_err
 }
 
 /* ---- tools, and the form of the answer ---- */
-static enum q_code read_tools(json_t *chat, const json_t *body, struct q_err *e)
+static enum q_code check_tool_type(size_t i, const json_t *type, struct q_err *e)
 {
-    static const char *const members[] = {"name", "description", "parameters", "strict"};
-    static const char *const known[] = {"type",   "name",          "description", "parameters",
-                                        "strict", "defer_loading", NULL};
-    const json_t *tools = json_object_get(body, "tools"), *tool;
-    json_t *all, *function;
-    enum q_code rc;
-    size_t i;
-    if (!tools || json_is_null(tools))
+    const char *name = json_string_value(type);
+    if (name && !strcmp(name, "function"))
         return Q_OK;
-    if (!json_is_array(tools))
-        return q_fail(e, Q_INVALID, "tools: expected an array, got %s", json_kind(tools));
-    if ((rc = dialect_set(chat, "tools", all = json_array(), e)))
-        return rc;
-    json_array_foreach ((json_t *)tools, i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        if (!type || strcmp(type, "function") != 0)
-            return q_fail(e, type ? Q_UNSUPPORTED : Q_INVALID,
-                          "tools[%zu].type: %s%.40s%s; accepted is \"function\"", i,
-                          type ? "\"" : "expected a string, got ",
-                          type ? type : json_kind(json_object_get(tool, "type")),
-                          type ? "\" is not supported: no tool runs here" : "");
-        if ((rc = dialect_tool(all, &function, e)) ||
-            (rc = dialect_unknown(chat, "tools", tool, known, e)))
-            return rc;
-        for (size_t k = 0; k < COUNT(members); k++)
-            if ((rc =
-                     dialect_set_given(function, members[k], json_object_get(tool, members[k]), e)))
-                return rc;
-    }
-    return Q_OK;
+    return q_fail(e, name ? Q_UNSUPPORTED : Q_INVALID,
+                  "tools[%zu].type: %s%.40s%s; accepted is \"function\"", i,
+                  name ? "\"" : "expected a string, got ", name ? name : json_kind(type),
+                  name ? "\" is not supported: no tool runs here" : "");
 }
+
+static const char *const tool_members[][2] = {
+    {"name", "name"},
+    {"description", "description"},
+    {"parameters", "parameters"},
+    {"strict", "strict"},
+};
+
+static const char *const tool_known[] = {
+    "type", "name", "description", "parameters", "strict", "defer_loading", NULL,
+};
+
+static const struct dialect_tools tools = {
+    tool_members,
+    COUNT(tool_members),
+    tool_known,
+    check_tool_type,
+};
 
 static enum q_code read_format(json_t *chat, json_t *format, struct q_err *e)
 {
@@ -337,8 +332,9 @@ FALLIBLE responses_read(json_t **chat, const json_t *body, struct q_err *e)
     json_t *messages = json_array(), *made = json_object();
     enum q_code rc = dialect_set(made, "messages", messages, e);
     if (!rc && !(rc = dialect_fields_read(made, body, &fields, e)) &&
-        !(rc = read_input(messages, body, e)) && !(rc = read_tools(made, body, e)) &&
-        !(rc = read_text(made, body, e)) && !(rc = read_include(made, body, e)))
+        !(rc = read_input(messages, body, e)) &&
+        !(rc = dialect_tools_read(made, body, &tools, e)) && !(rc = read_text(made, body, e)) &&
+        !(rc = read_include(made, body, e)))
         rc = read_rest(made, body, e);
     if (rc)
         json_decref(made);

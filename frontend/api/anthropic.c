@@ -216,6 +216,7 @@ static const char *const names[][2] = {
 const struct dialect anthropic_dialect = {
     .id_prefix = "msg_",
     .names = names,
+    .system = "system",
     .counted = "{\"input_tokens\":",
     .error_form = HTTP_ERROR_ANTHROPIC,
     .fails_if_aborted = true,

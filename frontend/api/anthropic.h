@@ -9,6 +9,6 @@
 extern const struct dialect anthropic_dialect;
 
 /* dialect.h: dialect.read */
-FALLIBLE anthropic_read(json_t **chat, const json_t *body, struct q_err *e);
+FALLIBLE anthropic_read(json_t **chat, json_t **entries, const json_t *body, struct q_err *e);
 
 #endif

@@ -42,16 +42,11 @@ static const struct dialect_fields fields = {
 };
 
 /* ---- the messages ---- */
-struct conversation {
-    struct dialect_turns t;
-    size_t i; /* of the message */
-};
-
-static enum q_code wrong(const struct conversation *c, const char *member, const char *expected,
+static enum q_code wrong(const struct dialect_turns *t, const char *member, const char *expected,
                          const json_t *got, struct q_err *e)
 {
-    return q_fail(e, Q_INVALID, "messages.%zu.%s: expected %s, got %s", c->i, member, expected,
-                  json_kind(got));
+    return q_fail(e, Q_INVALID, "messages.%lld.%s: expected %s, got %s", (long long)t->entry,
+                  member, expected, json_kind(got));
 }
 
 /* Text, and what a plugin reads, goes on as a part of the message's content. */
@@ -65,24 +60,24 @@ static enum q_code add_part(json_t *message, json_t *block, struct q_err *e)
 }
 
 /* {"type": "tool_result", "tool_use_id": …, "content": …} */
-static enum q_code read_result(struct conversation *c, const json_t *block, struct q_err *e)
+static enum q_code read_result(struct dialect_turns *t, const json_t *block, struct q_err *e)
 {
     json_t *id = json_object_get(block, "tool_use_id"),
            *content = json_object_get(block, "content"), *message;
     enum q_code rc;
     if (!json_is_string(id))
-        return wrong(c, "content: tool_use_id", "a string", id, e);
+        return wrong(t, "content: tool_use_id", "a string", id, e);
     if (content && !json_is_null(content) && !json_is_string(content) && !json_is_array(content))
-        return wrong(c, "content: content of a tool_result", "a string or an array of blocks",
+        return wrong(t, "content: content of a tool_result", "a string or an array of blocks",
                      content, e);
-    if ((rc = dialect_message(&c->t, "tool", &message, e)) ||
+    if ((rc = dialect_message(t, "tool", &message, e)) ||
         (rc = dialect_set(message, "tool_call_id", json_incref(id), e)))
         return rc;
     return dialect_set_given(message, "content", content, e);
 }
 
 /* The blocks of a user's message: results of tools, and messages of what is between them. */
-static enum q_code read_user(struct conversation *c, const char *role, const json_t *blocks,
+static enum q_code read_user(struct dialect_turns *t, const char *role, const json_t *blocks,
                              struct q_err *e)
 {
     json_t *block, *message = NULL;
@@ -92,8 +87,8 @@ static enum q_code read_user(struct conversation *c, const char *role, const jso
         const char *type = json_string_value(json_object_get(block, "type"));
         if (type && !strcmp(type, "tool_result")) {
             message = NULL;
-            rc = read_result(c, block, e);
-        } else if (message || !(rc = dialect_message(&c->t, role, &message, e))) {
+            rc = read_result(t, block, e);
+        } else if (message || !(rc = dialect_message(t, role, &message, e))) {
             rc = add_part(message, block, e);
         }
         if (rc)
@@ -103,23 +98,23 @@ static enum q_code read_user(struct conversation *c, const char *role, const jso
 }
 
 /* {"type": "tool_use", "id": …, "name": …, "input": {…}} */
-static enum q_code read_use(struct conversation *c, const json_t *block, struct q_err *e)
+static enum q_code read_use(struct dialect_turns *t, const json_t *block, struct q_err *e)
 {
     json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
            *input = json_object_get(block, "input");
     if (!json_is_string(id) || !json_is_string(name))
-        return wrong(c, "content: id and name of a tool_use", "strings",
+        return wrong(t, "content: id and name of a tool_use", "strings",
                      json_is_string(id) ? name : id, e);
     if (!json_is_object(input))
-        return wrong(c, "content: input of a tool_use", "an object", input, e);
-    return dialect_call(&c->t, id, name, input, e);
+        return wrong(t, "content: input of a tool_use", "an object", input, e);
+    return dialect_call(t, id, name, input, e);
 }
 
-static enum q_code read_assistant(struct conversation *c, const json_t *blocks, struct q_err *e)
+static enum q_code read_assistant(struct dialect_turns *t, const json_t *blocks, struct q_err *e)
 {
     struct buf thought = BUF_INIT;
     json_t *block, *message;
-    enum q_code rc = dialect_message(&c->t, "assistant", &message, e);
+    enum q_code rc = dialect_message(t, "assistant", &message, e);
     size_t i;
     json_array_foreach ((json_t *)blocks, i, block) {
         const char *type = json_string_value(json_object_get(block, "type"));
@@ -127,10 +122,10 @@ static enum q_code read_assistant(struct conversation *c, const json_t *blocks, 
         if (rc)
             break;
         if (type && !strcmp(type, "tool_use")) {
-            rc = read_use(c, block, e);
+            rc = read_use(t, block, e);
         } else if (type && !strcmp(type, "thinking")) {
             if (!json_is_string(text))
-                rc = wrong(c, "content: thinking", "a string", text, e);
+                rc = wrong(t, "content: thinking", "a string", text, e);
             else
                 buf_add(&thought, json_string_value(text), json_string_length(text));
         } else if (!type || strcmp(type, "redacted_thinking") != 0) {
@@ -143,56 +138,66 @@ static enum q_code read_assistant(struct conversation *c, const json_t *blocks, 
     return rc;
 }
 
-static enum q_code read_message(struct conversation *c, const json_t *m, struct q_err *e)
+static enum q_code read_message(struct dialect_turns *t, const json_t *m, struct q_err *e)
 {
     json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content"), *message;
     const char *name = json_string_value(role);
     enum q_code rc;
     if (!json_is_object(m))
-        return q_fail(e, Q_INVALID, "messages.%zu: expected an object, got %s", c->i, json_kind(m));
+        return q_fail(e, Q_INVALID, "messages.%lld: expected an object, got %s",
+                      (long long)t->entry, json_kind(m));
     if (!name)
-        return wrong(c, "role", "a string", role, e);
+        return wrong(t, "role", "a string", role, e);
     if (json_is_string(content)) {
-        rc = dialect_message(&c->t, name, &message, e);
-        return rc ? rc : dialect_set(message, "content", json_incref(content), e);
+        rc = dialect_message(t, name, &message, e);
+        return rc ? rc : dialect_content(t, content, e);
     }
     if (!json_is_array(content))
-        return wrong(c, "content", "a string or an array of blocks", content, e);
-    return strcmp(name, "assistant") ? read_user(c, name, content, e)
-                                     : read_assistant(c, content, e);
+        return wrong(t, "content", "a string or an array of blocks", content, e);
+    return strcmp(name, "assistant") ? read_user(t, name, content, e)
+                                     : read_assistant(t, content, e);
 }
 
 /* The assistant's last message without calls is the beginning of the answer. */
-static enum q_code go_on(json_t *chat, const struct conversation *c, struct q_err *e)
+static enum q_code go_on(json_t *chat, const struct dialect_turns *t, struct q_err *e)
 {
-    const json_t *last = c->t.turn;
+    const json_t *last = t->turn;
     if (!last || json_object_get(last, "tool_calls") || !json_object_get(last, "content"))
         return Q_OK;
     return dialect_set(chat, "continue_final_message", json_true(), e);
 }
 
-static enum q_code read_conversation(json_t *chat, json_t *messages, const json_t *body,
+static enum q_code read_system(struct dialect_turns *t, json_t *system, struct q_err *e)
+{
+    json_t *message;
+    enum q_code rc;
+    if (!system || json_is_null(system))
+        return Q_OK;
+    if (!json_is_string(system) && !json_is_array(system))
+        return q_fail(e, Q_INVALID, "system: expected a string or an array of blocks, got %s",
+                      json_kind(system));
+    t->entry = DIALECT_NO_ENTRY;
+    rc = dialect_message(t, "system", &message, e);
+    return rc ? rc : dialect_content(t, system, e);
+}
+
+static enum q_code read_conversation(json_t *chat, struct dialect_turns *t, const json_t *body,
                                      struct q_err *e)
 {
-    struct conversation c = {.t = {.messages = messages}};
-    json_t *system = json_object_get(body, "system"), *message;
     const json_t *all = json_object_get(body, "messages"), *m;
     enum q_code rc;
+    size_t i;
     if (!json_is_array(all))
         return q_fail(e, Q_INVALID, "messages: expected an array, got %s", json_kind(all));
-    if (system && !json_is_null(system)) {
-        if (!json_is_string(system) && !json_is_array(system))
-            return q_fail(e, Q_INVALID, "system: expected a string or an array of blocks, got %s",
-                          json_kind(system));
-        if ((rc = dialect_message(&c.t, "system", &message, e)) ||
-            (rc = dialect_set(message, "content", json_incref(system), e)))
+    if ((rc = read_system(t, json_object_get(body, "system"), e)))
+        return rc;
+    json_array_foreach ((json_t *)all, i, m) {
+        t->entry = (json_int_t)i;
+        if ((rc = read_message(t, m, e)))
             return rc;
     }
-    json_array_foreach ((json_t *)all, c.i, m)
-        if ((rc = read_message(&c, m, e)))
-            return rc;
-    rc = go_on(chat, &c, e);
-    return rc ? rc : dialect_fill(messages, e);
+    rc = go_on(chat, t, e);
+    return rc ? rc : dialect_fill(t->messages, e);
 }
 
 /* ---- tools, and the rest ---- */
@@ -287,17 +292,14 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
     return dialect_set_given(chat, "max_completion_tokens", json_object_get(body, "max_tokens"), e);
 }
 
-FALLIBLE anthropic_read(json_t **chat, const json_t *body, struct q_err *e)
+FALLIBLE anthropic_read(json_t **chat, json_t **entries, const json_t *body, struct q_err *e)
 {
-    json_t *messages = json_array(), *made = json_object();
-    enum q_code rc = dialect_set(made, "messages", messages, e);
+    struct dialect_turns t = {.messages = json_array(), .entries = json_array()};
+    json_t *made = json_object();
+    enum q_code rc = dialect_set(made, "messages", t.messages, e);
     if (!rc && !(rc = dialect_fields_read(made, body, &fields, e)) &&
-        !(rc = read_conversation(made, messages, body, e)) &&
+        !(rc = read_conversation(made, &t, body, e)) &&
         !(rc = dialect_tools_read(made, body, &tools, e)) && !(rc = read_choice(made, body, e)))
         rc = read_rest(made, body, e);
-    if (rc)
-        json_decref(made);
-    else
-        *chat = made;
-    return rc;
+    return dialect_made(rc, made, t.entries, chat, entries);
 }

@@ -2,6 +2,7 @@
 /* The items of an answer, and the names in errors. */
 #include "frontend/api/dialect.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/job_internal.h"
@@ -138,27 +139,55 @@ void dialect_take(struct job *j, struct choice *c, struct buf *out)
         out->failed = j->made.failed;
 }
 
-const char *dialect_field(const struct dialect *d, const char *name)
+static const char *field_of(const struct dialect *d, const char *name)
 {
-    for (size_t i = 0; d && name && d->names[i][0]; i++)
+    for (size_t i = 0; d->names[i][0]; i++)
         if (!strcmp(d->names[i][0], name))
             return d->names[i][1];
     return name;
 }
 
-/* Of the field that the message begins with. */
-const char *dialect_message_of(const struct dialect *d, const char *message,
-                               char room[Q_MESSAGE_MAX])
+/* "messages: entry 3: …" is about another entry of the dialect's list, or about its system prompt.
+ */
+static bool take_entry(struct dialect_error *out, const struct dialect *d, const json_t *entries)
+{
+    static const char prefix[] = "messages: entry ";
+    char *end;
+    if (strncmp(out->message, prefix, sizeof prefix - 1) != 0)
+        return false;
+    const json_t *entry =
+        json_array_get(entries, strtoul(out->message + sizeof prefix - 1, &end, 10));
+    if (!entry)
+        return false;
+    const long long i = json_integer_value(entry);
+    if (i < 0) {
+        snprintf(out->room, sizeof out->room, "%s%s", d->system, end);
+        out->param = d->system;
+    } else {
+        snprintf(out->room, sizeof out->room, "%s: entry %lld%s", field_of(d, "messages"), i, end);
+    }
+    out->message = out->room;
+    return true;
+}
+
+void dialect_error_of(struct dialect_error *out, const struct dialect *d, const json_t *entries,
+                      const char *message, const char *param)
 {
     const size_t n = strcspn(message, ":");
     char name[64];
-    if (!d || !message[n] || n >= sizeof name)
-        return message;
+    out->message = message;
+    out->param = param && *param ? param : NULL;
+    if (!d)
+        return;
+    if (out->param)
+        out->param = field_of(d, param);
+    if (take_entry(out, d, entries) || !message[n] || n >= sizeof name)
+        return;
     memcpy(name, message, n);
     name[n] = 0;
-    const char *other = dialect_field(d, name);
+    const char *other = field_of(d, name);
     if (other == name)
-        return message;
-    snprintf(room, Q_MESSAGE_MAX, "%s%s", other, message + n);
-    return room;
+        return;
+    snprintf(out->room, sizeof out->room, "%s%s", other, message + n);
+    out->message = out->room;
 }

@@ -45,9 +45,12 @@ struct dialect {
     /* Pairs of names of fields that errors may begin with, the chat's and the dialect's; the last
      * is NULL. */
     const char *const (*names)[2];
+    const char *system; /* the field that becomes the chat's first message */
     /* *chat: a new reference to the body of a chat completion, which shares values with `body`.
+     * *entries: another, to an array that has for each of its messages the number of the entry in
+     * the body's own list that it came from, or a negative one: it came from `system`.
      * Errors: Q_INVALID, Q_UNSUPPORTED, which begin with the dialect's field; Q_NO_MEMORY. */
-    FALLIBLE (*read)(json_t **chat, const json_t *body, struct q_err *e);
+    FALLIBLE (*read)(json_t **chat, json_t **entries, const json_t *body, struct q_err *e);
     /* Append events: before all items, around each item, after all of them. */
     void (*begin)(struct job *j, struct buf *out);
     void (*item_begin)(struct job *j, size_t i, struct buf *out);
@@ -65,10 +68,13 @@ struct dialect {
 void dialect_take(struct job *j, struct choice *c, struct buf *out);
 void dialect_release(struct dialect_answer *a); /* all zero is the empty value */
 
-/* What an error says of a field of chat completions, with the dialect's name of it. d NULL: as it
- * is. */
-const char *dialect_field(const struct dialect *d, const char *name);
-const char *dialect_message_of(const struct dialect *d, const char *message,
-                               char room[Q_MESSAGE_MAX]);
+/* An error about a chat completion's body in the names of the dialect that it was made from. */
+struct dialect_error {
+    const char *message, *param; /* borrowed from the arguments or `room`; param may be NULL */
+    char room[Q_MESSAGE_MAX];
+};
+/* d NULL: nothing differs. entries: of dialect.read. param: NULL or "" is none. */
+void dialect_error_of(struct dialect_error *out, const struct dialect *d, const json_t *entries,
+                      const char *message, const char *param);
 
 #endif

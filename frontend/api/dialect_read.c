@@ -23,10 +23,19 @@ FALLIBLE dialect_message(struct dialect_turns *t, const char *role, json_t **mes
                          struct q_err *e)
 {
     *message = json_pack("{ss}", "role", role);
-    if (json_array_append_new(t->messages, *message))
+    if (json_array_append_new(t->messages, *message) ||
+        json_array_append_new(t->entries, json_integer(t->entry)))
         return dialect_no_memory(e);
     t->turn = strcmp(role, "assistant") ? NULL : *message;
     return Q_OK;
+}
+
+FALLIBLE dialect_content(struct dialect_turns *t, json_t *content, struct q_err *e)
+{
+    const size_t last = json_array_size(t->messages) - 1;
+    if (json_array_set_new(t->entries, last, json_integer(t->entry)))
+        return dialect_no_memory(e);
+    return dialect_set(json_array_get(t->messages, last), "content", json_incref(content), e);
 }
 
 FALLIBLE dialect_reasoning(json_t *message, const struct buf *text, struct q_err *e)
@@ -116,6 +125,19 @@ FALLIBLE dialect_tools_read(json_t *chat, const json_t *body, const struct diale
         if (rc)
             return rc;
     }
+    return Q_OK;
+}
+
+FALLIBLE dialect_made(enum q_code rc, json_t *made, json_t *made_entries, json_t **chat,
+                      json_t **entries)
+{
+    if (rc) {
+        json_decref(made);
+        json_decref(made_entries);
+        return rc;
+    }
+    *chat = made;
+    *entries = made_entries;
     return Q_OK;
 }
 

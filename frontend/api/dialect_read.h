@@ -36,9 +36,12 @@ struct dialect_tools {
     FALLIBLE (*check_type)(size_t i, const json_t *type, struct q_err *e);
 };
 
+#define DIALECT_NO_ENTRY (-1)
 struct dialect_turns {
     json_t *messages; /* the chat's */
+    json_t *entries;  /* [messages] integers: as dialect.read */
     json_t *turn;     /* the assistant's last message while its turn goes on, else NULL */
+    json_int_t entry; /* that is read, or DIALECT_NO_ENTRY */
 };
 
 /* Returns Q_NO_MEMORY. */
@@ -51,6 +54,8 @@ FALLIBLE dialect_set_given(json_t *object, const char *name, json_t *value, stru
 /* Append a message of this role; an assistant's becomes the turn. *message: borrowed. */
 FALLIBLE dialect_message(struct dialect_turns *t, const char *role, json_t **message,
                          struct q_err *e);
+/* Set the content (borrowed) of the last message, which then counts as the current entry's. */
+FALLIBLE dialect_content(struct dialect_turns *t, json_t *content, struct q_err *e);
 /* Set the message's reasoning, by both names that templates read. Errors: of the text too. */
 FALLIBLE dialect_reasoning(json_t *message, const struct buf *text, struct q_err *e);
 /* Add a call to the assistant's turn, which begins if there is none. Values are borrowed. */
@@ -67,6 +72,10 @@ FALLIBLE dialect_fill(json_t *messages, struct q_err *e);
  * chat by the name field.member: unknown there, they are reported like unknown fields. */
 FALLIBLE dialect_unknown(json_t *chat, const char *field, const json_t *object,
                          const char *const *names, struct q_err *e);
+
+/* The end of a reader: hands both over, or releases them after an error. Returns rc. */
+FALLIBLE dialect_made(enum q_code rc, json_t *made, json_t *made_entries, json_t **chat,
+                      json_t **entries);
 
 /* Is the name one of the n? */
 bool dialect_is_of(const char *const *names, size_t n, const char *name);

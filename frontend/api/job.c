@@ -64,6 +64,7 @@ static void job_free(struct task *t)
     prompts_release(&j->prompts);
     json_decref(j->body);
     json_decref(j->asked);
+    json_decref(j->entries);
     dialect_release(&j->made);
     buf_release(&j->adapters);
     turn_release(&j->turn);
@@ -108,11 +109,12 @@ static enum http_error_form error_form(const struct job *j)
 
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
 {
-    char room[Q_MESSAGE_MAX];
+    struct dialect_error told;
+    dialect_error_of(&told, dialect_of(j), j->entries, e->message, param);
     struct http_error error = {
         .code = e->code,
-        .message = dialect_message_of(dialect_of(j), e->message, room),
-        .param = param && *param ? dialect_field(dialect_of(j), param) : NULL,
+        .message = told.message,
+        .param = told.param,
         .form = error_form(j),
         .openai_code = j->kept && e->code == Q_NOT_FOUND ? "stream_not_found" : NULL,
         .retry_after_s = retry_after_s,
@@ -409,19 +411,18 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
 
 static void refuse(struct job *j, const struct q_err *e)
 {
-    char room[Q_MESSAGE_MAX];
+    struct dialect_error told;
+    dialect_error_of(&told, dialect_of(j), j->entries, e->message, j->params.param);
     j->ended = true;
-    http_reply_error(
-        j->task.x,
-        &(struct http_error){
-            .code = e->code,
-            .message = dialect_message_of(dialect_of(j), e->message, room),
-            .param = *j->params.param ? dialect_field(dialect_of(j), j->params.param) : NULL,
-            .form = error_form(j),
-            .openai_code = j->too_long              ? "context_length_exceeded"
-                           : e->code == Q_NOT_FOUND ? "model_not_found"
-                                                    : NULL,
-        });
+    http_reply_error(j->task.x, &(struct http_error){
+                                    .code = e->code,
+                                    .message = told.message,
+                                    .param = told.param,
+                                    .form = error_form(j),
+                                    .openai_code = j->too_long ? "context_length_exceeded"
+                                                   : e->code == Q_NOT_FOUND ? "model_not_found"
+                                                                            : NULL,
+                                });
 }
 
 static enum q_code job_encode(struct job *j, struct q_err *e)
@@ -503,7 +504,7 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if (j->dialect) {
         j->asked = j->body;
         j->body = NULL;
-        if ((rc = j->dialect->read(&j->body, j->asked, e)) != Q_OK) {
+        if ((rc = j->dialect->read(&j->body, &j->entries, j->asked, e)) != Q_OK) {
             params_note_field(p, e);
             return rc;
         }

@@ -67,6 +67,7 @@ struct job {
     bool chat;                     /* else completions */
     const struct dialect *dialect; /* of a chat; NULL: a chat completion's */
     json_t *asked;                 /* the dialect's body */
+    json_t *entries;               /* of its messages (dialect.h) */
     struct dialect_answer made;    /* with a dialect: the answer so far */
     bool ended;                    /* answered, or failed */
     bool too_long;                 /* refused for its length */

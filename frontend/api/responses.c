@@ -327,6 +327,7 @@ static const char *const names[][2] = {
 const struct dialect responses_dialect = {
     .id_prefix = "resp_",
     .names = names,
+    .system = "instructions",
     .counted = "{\"object\":\"response.input_tokens\",\"input_tokens\":",
     .needs_text = true,
     .read = responses_read,

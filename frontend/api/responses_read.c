@@ -63,16 +63,11 @@ static const char *const included[] = {
 };
 
 /* ---- the input ---- */
-struct input {
-    struct dialect_turns t;
-    size_t i; /* of the item */
-};
-
-static enum q_code wrong(const struct input *in, const char *member, const char *expected,
+static enum q_code wrong(const struct dialect_turns *t, const char *member, const char *expected,
                          const json_t *got, struct q_err *e)
 {
-    return q_fail(e, Q_INVALID, "input[%zu].%s: expected %s, got %s", in->i, member, expected,
-                  json_kind(got));
+    return q_fail(e, Q_INVALID, "input[%lld].%s: expected %s, got %s", (long long)t->entry, member,
+                  expected, json_kind(got));
 }
 
 static bool has(const json_t *message, const char *name)
@@ -81,40 +76,41 @@ static bool has(const json_t *message, const char *name)
 }
 
 /* The assistant's message that goes on with a part of this name, or a new one. */
-static enum q_code turn_for(struct input *in, const char *name, json_t **message, struct q_err *e)
+static enum q_code turn_for(struct dialect_turns *t, const char *name, json_t **message,
+                            struct q_err *e)
 {
-    const bool goes_on = in->t.turn && !has(in->t.turn, name) && !has(in->t.turn, "tool_calls");
-    *message = in->t.turn;
-    return goes_on ? Q_OK : dialect_message(&in->t, "assistant", message, e);
+    const bool goes_on = t->turn && !has(t->turn, name) && !has(t->turn, "tool_calls");
+    *message = t->turn;
+    return goes_on ? Q_OK : dialect_message(t, "assistant", message, e);
 }
 
-static enum q_code read_message(struct input *in, const json_t *item, struct q_err *e)
+static enum q_code read_message(struct dialect_turns *t, const json_t *item, struct q_err *e)
 {
     const json_t *role = json_object_get(item, "role");
     json_t *content = json_object_get(item, "content"), *message;
     const char *name = json_string_value(role);
     enum q_code rc;
     if (!name)
-        return wrong(in, "role", "a string", role, e);
+        return wrong(t, "role", "a string", role, e);
     if (!json_is_string(content) && !json_is_array(content))
-        return wrong(in, "content", "a string or an array of parts", content, e);
-    rc = strcmp(name, "assistant") ? dialect_message(&in->t, name, &message, e)
-                                   : turn_for(in, "content", &message, e);
-    return rc ? rc : dialect_set(message, "content", json_incref(content), e);
+        return wrong(t, "content", "a string or an array of parts", content, e);
+    rc = strcmp(name, "assistant") ? dialect_message(t, name, &message, e)
+                                   : turn_for(t, "content", &message, e);
+    return rc ? rc : dialect_content(t, content, e);
 }
 
 /* Text of {"type": …, "text": …} parts. */
-static enum q_code add_texts(const struct input *in, const json_t *parts, const char *member,
+static enum q_code add_texts(const struct dialect_turns *t, const json_t *parts, const char *member,
                              struct buf *text, struct q_err *e)
 {
     size_t i;
     json_t *part;
     if (parts && !json_is_null(parts) && !json_is_array(parts))
-        return wrong(in, member, "an array of parts", parts, e);
+        return wrong(t, member, "an array of parts", parts, e);
     json_array_foreach ((json_t *)parts, i, part) {
         const json_t *of = json_object_get(part, "text");
         if (!json_is_string(of))
-            return wrong(in, member, "parts with a text", of ? of : part, e);
+            return wrong(t, member, "parts with a text", of ? of : part, e);
         if (text->len)
             buf_add_char(text, '\n');
         buf_add(text, json_string_value(of), json_string_length(of));
@@ -123,51 +119,51 @@ static enum q_code add_texts(const struct input *in, const json_t *parts, const 
 }
 
 /* An item without its text (OpenAI's are encrypted) is left out. */
-static enum q_code read_reasoning(struct input *in, const json_t *item, struct q_err *e)
+static enum q_code read_reasoning(struct dialect_turns *t, const json_t *item, struct q_err *e)
 {
     struct buf text = BUF_INIT;
     json_t *message;
-    enum q_code rc = add_texts(in, json_object_get(item, "content"), "content", &text, e);
+    enum q_code rc = add_texts(t, json_object_get(item, "content"), "content", &text, e);
     if (!rc && !text.len)
-        rc = add_texts(in, json_object_get(item, "summary"), "summary", &text, e);
-    if (!rc && text.len && !(rc = dialect_message(&in->t, "assistant", &message, e)))
+        rc = add_texts(t, json_object_get(item, "summary"), "summary", &text, e);
+    if (!rc && text.len && !(rc = dialect_message(t, "assistant", &message, e)))
         rc = dialect_reasoning(message, &text, e);
     buf_release(&text);
     return rc;
 }
 
-static enum q_code read_call(struct input *in, const json_t *item, struct q_err *e)
+static enum q_code read_call(struct dialect_turns *t, const json_t *item, struct q_err *e)
 {
     static const char *const members[] = {"call_id", "name", "arguments"};
     json_t *values[COUNT(members)];
     for (size_t i = 0; i < COUNT(members); i++) {
         values[i] = json_object_get(item, members[i]);
         if (!json_is_string(values[i]))
-            return wrong(in, members[i], "a string", values[i], e);
+            return wrong(t, members[i], "a string", values[i], e);
     }
-    return dialect_call(&in->t, values[0], values[1], values[2], e);
+    return dialect_call(t, values[0], values[1], values[2], e);
 }
 
-static enum q_code read_output(struct input *in, const json_t *item, struct q_err *e)
+static enum q_code read_output(struct dialect_turns *t, const json_t *item, struct q_err *e)
 {
     json_t *id = json_object_get(item, "call_id"), *output = json_object_get(item, "output"),
            *message;
     enum q_code rc;
     if (!json_is_string(id))
-        return wrong(in, "call_id", "a string", id, e);
+        return wrong(t, "call_id", "a string", id, e);
     if (!json_is_string(output) && !json_is_array(output))
-        return wrong(in, "output", "a string or an array of parts", output, e);
-    if ((rc = dialect_message(&in->t, "tool", &message, e)) ||
+        return wrong(t, "output", "a string or an array of parts", output, e);
+    if ((rc = dialect_message(t, "tool", &message, e)) ||
         (rc = dialect_set(message, "tool_call_id", json_incref(id), e)))
         return rc;
-    return dialect_set(message, "content", json_incref(output), e);
+    return dialect_content(t, output, e);
 }
 
-static enum q_code read_item(struct input *in, const json_t *item, struct q_err *e)
+static enum q_code read_item(struct dialect_turns *t, const json_t *item, struct q_err *e)
 {
     static const struct {
         const char *type;
-        enum q_code (*read)(struct input *in, const json_t *item, struct q_err *e);
+        enum q_code (*read)(struct dialect_turns *t, const json_t *item, struct q_err *e);
     } kinds[] = {
         {"message", read_message},
         {"reasoning", read_reasoning},
@@ -177,46 +173,55 @@ static enum q_code read_item(struct input *in, const json_t *item, struct q_err 
     const json_t *type = json_object_get(item, "type");
     const char *name = type ? json_string_value(type) : "message";
     if (!json_is_object(item))
-        return q_fail(e, Q_INVALID, "input[%zu]: expected an object, got %s", in->i,
+        return q_fail(e, Q_INVALID, "input[%lld]: expected an object, got %s", (long long)t->entry,
                       json_kind(item));
     if (!name)
-        return wrong(in, "type", "a string", type, e);
+        return wrong(t, "type", "a string", type, e);
     for (size_t i = 0; i < COUNT(kinds); i++)
         if (!strcmp(kinds[i].type, name))
-            return kinds[i].read(in, item, e);
+            return kinds[i].read(t, item, e);
     return q_fail(e, Q_UNSUPPORTED,
-                  "input[%zu].type: \"%.40s\" is not supported; accepted are message, reasoning, "
+                  "input[%lld].type: \"%.40s\" is not supported; accepted are message, reasoning, "
                   "function_call and function_call_output%s",
-                  in->i, name,
+                  (long long)t->entry, name,
                   strcmp(name, "item_reference") ? "" : " (responses are not kept: send the item)");
 }
 
-static enum q_code read_input(json_t *messages, const json_t *body, struct q_err *e)
+static enum q_code read_instructions(struct dialect_turns *t, json_t *instructions, struct q_err *e)
 {
-    struct input in = {.t = {.messages = messages}};
-    json_t *input = json_object_get(body, "input"), *item, *message,
-           *instructions = json_object_get(body, "instructions");
-    enum q_code rc = Q_OK;
-    if (instructions && !json_is_null(instructions)) {
-        if (!json_is_string(instructions))
-            return q_fail(e, Q_INVALID, "instructions: expected a string, got %s",
-                          json_kind(instructions));
-        if ((rc = dialect_message(&in.t, "system", &message, e)) ||
-            (rc = dialect_set(message, "content", json_incref(instructions), e)))
-            return rc;
-    }
+    json_t *message;
+    enum q_code rc;
+    if (!instructions || json_is_null(instructions))
+        return Q_OK;
+    if (!json_is_string(instructions))
+        return q_fail(e, Q_INVALID, "instructions: expected a string, got %s",
+                      json_kind(instructions));
+    t->entry = DIALECT_NO_ENTRY;
+    rc = dialect_message(t, "system", &message, e);
+    return rc ? rc : dialect_content(t, instructions, e);
+}
+
+static enum q_code read_input(struct dialect_turns *t, const json_t *body, struct q_err *e)
+{
+    json_t *input = json_object_get(body, "input"), *item, *message;
+    enum q_code rc = read_instructions(t, json_object_get(body, "instructions"), e);
+    size_t i;
+    if (rc)
+        return rc;
     if (json_is_string(input)) {
-        if ((rc = dialect_message(&in.t, "user", &message, e)))
-            return rc;
-        return dialect_set(message, "content", json_incref(input), e);
+        t->entry = 0;
+        rc = dialect_message(t, "user", &message, e);
+        return rc ? rc : dialect_content(t, input, e);
     }
     if (!json_is_array(input))
         return q_fail(e, Q_INVALID, "input: expected a string or an array of items, got %s",
                       json_kind(input));
-    json_array_foreach (input, in.i, item)
-        if ((rc = read_item(&in, item, e)))
+    json_array_foreach (input, i, item) {
+        t->entry = (json_int_t)i;
+        if ((rc = read_item(t, item, e)))
             return rc;
-    return dialect_fill(messages, e);
+    }
+    return dialect_fill(t->messages, e);
 }
 
 /* ---- tools, and the form of the answer ---- */
@@ -327,18 +332,14 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
                              json_object_get(body, "max_output_tokens"), e);
 }
 
-FALLIBLE responses_read(json_t **chat, const json_t *body, struct q_err *e)
+FALLIBLE responses_read(json_t **chat, json_t **entries, const json_t *body, struct q_err *e)
 {
-    json_t *messages = json_array(), *made = json_object();
-    enum q_code rc = dialect_set(made, "messages", messages, e);
+    struct dialect_turns t = {.messages = json_array(), .entries = json_array()};
+    json_t *made = json_object();
+    enum q_code rc = dialect_set(made, "messages", t.messages, e);
     if (!rc && !(rc = dialect_fields_read(made, body, &fields, e)) &&
-        !(rc = read_input(messages, body, e)) &&
-        !(rc = dialect_tools_read(made, body, &tools, e)) && !(rc = read_text(made, body, e)) &&
-        !(rc = read_include(made, body, e)))
+        !(rc = read_input(&t, body, e)) && !(rc = dialect_tools_read(made, body, &tools, e)) &&
+        !(rc = read_text(made, body, e)) && !(rc = read_include(made, body, e)))
         rc = read_rest(made, body, e);
-    if (rc)
-        json_decref(made);
-    else
-        *chat = made;
-    return rc;
+    return dialect_made(rc, made, t.entries, chat, entries);
 }

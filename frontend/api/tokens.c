@@ -20,6 +20,7 @@ struct ask {          /* one request */
     bool to_text;                  /* /detokenize */
     const struct dialect *dialect; /* a count for a body of its form; NULL: the chat's */
     json_t *asked;                 /* the dialect's body */
+    json_t *entries;               /* of its messages (dialect.h) */
     const char *adapter;           /* named by the request; in `body` or `adapters`. NULL: none */
     json_t *body;
     struct turn turn;
@@ -51,6 +52,7 @@ static void ask_free(struct task *t)
     turn_release(&q->turn);
     json_decref(q->body);
     json_decref(q->asked);
+    json_decref(q->entries);
     buf_release(&q->answer);
     buf_release(&q->adapters);
     q_free(q);
@@ -73,7 +75,7 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
     if (q->dialect) {
         q->asked = q->body;
         q->body = NULL;
-        if ((rc = q->dialect->read(&q->body, q->asked, e)) != Q_OK) {
+        if ((rc = q->dialect->read(&q->body, &q->entries, q->asked, e)) != Q_OK) {
             params_note_field(&q->params, e);
             return rc;
         }
@@ -243,16 +245,16 @@ static enum q_code prepare(struct task *t, struct q_err *e)
 
 static void reply(struct ask *q, const struct q_err *e, uint32_t retry_after_ms)
 {
-    const struct dialect *d = q->body ? q->dialect : NULL;
-    char room[Q_MESSAGE_MAX];
+    struct dialect_error told;
+    dialect_error_of(&told, q->body ? q->dialect : NULL, q->entries, e->message, q->params.param);
     if (e->code == Q_OK)
         http_reply(q->task.x, 200, "application/json", &q->answer);
     else
         http_reply_error(q->task.x,
                          &(struct http_error){
                              .code = e->code,
-                             .message = dialect_message_of(d, e->message, room),
-                             .param = *q->params.param ? dialect_field(d, q->params.param) : NULL,
+                             .message = told.message,
+                             .param = told.param,
                              .form = q->dialect ? q->dialect->error_form : HTTP_ERROR_OPENAI,
                              .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL,
                              .retry_after_s = (retry_after_ms + 999) / 1000,

@@ -190,6 +190,7 @@ def test_counts_of_tokens(messages, client):
     assert other.input_tokens == counted.input_tokens and other.object == "response.input_tokens"
 
 
+IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x"}}
 REFUSED = [
     ({}, "messages: expected an array, got nothing"),
     ({"messages": ["a"]}, "messages.0: expected an object, got a string"),
@@ -197,6 +198,9 @@ REFUSED = [
     ({"messages": [user(3)]}, "messages.0.content: expected a string or an array of blocks, got an integer"),
     ({"messages": [user("a"), user([{"type": "tool_result"}])]}, "messages.1.content: tool_use_id: expected a string"),
     ({"messages": [user([{"type": "tool_result", "tool_use_id": "a", "content": 1}])]}, "expected a string or an array of blocks"),
+    ({"messages": [user("a"), user([IMAGE])], "system": "b"}, "messages: entry 1: content of type \"image\""),
+    ({"messages": [user("a"), user([{"type": "tool_result", "tool_use_id": "a"}, IMAGE])]}, "messages: entry 1: content of type \"image\""),
+    ({"messages": [user("a")], "system": [IMAGE]}, "system: content of type \"image\""),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": "{}"}]}]}, "expected an object"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "b", "input": {}}]}]}, "id and name of a tool_use"),
     ({"messages": [{"role": "assistant", "content": [{"type": "thinking"}]}]}, "thinking: expected a string, got nothing"),

@@ -129,10 +129,12 @@ out:
 static void try_dialect(const json_t *body, const struct dialect *dialect)
 {
     struct q_err e = Q_ERR_INIT;
-    json_t *chat;
-    if (dialect->read(&chat, body, &e) != Q_OK)
+    json_t *chat, *entries;
+    if (dialect->read(&chat, &entries, body, &e) != Q_OK)
         return;
     Q_ASSERT(json_is_array(json_object_get(chat, "messages")));
+    Q_ASSERT(json_array_size(entries) == json_array_size(json_object_get(chat, "messages")));
+    json_decref(entries);
     try_body(chat, WHERE_CHAT);
     json_decref(chat);
 }

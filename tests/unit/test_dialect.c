@@ -69,10 +69,10 @@ static const char anthropic_chat[] =
 
 static const struct {
     const struct dialect *dialect;
-    const char *body, *chat;
+    const char *body, *chat, *entries;
 } all[] = {
-    {&responses_dialect, responses, responses_chat},
-    {&anthropic_dialect, anthropic, anthropic_chat},
+    {&responses_dialect, responses, responses_chat, "[-1,0,2,5,6,7]"},
+    {&anthropic_dialect, anthropic, anthropic_chat, "[-1,0,1,2,2,2,3]"},
 };
 #define N_DIALECT (sizeof all / sizeof *all)
 
@@ -80,42 +80,69 @@ static void test_bodies(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_DIALECT; i++) {
-        json_t *body, *want, *got;
+        json_t *body, *want, *got, *entries;
         assert_ok(json_body(&body, all[i].body, strlen(all[i].body), &e), &e);
         assert_ok(json_body(&want, all[i].chat, strlen(all[i].chat), &e), &e);
-        assert_ok(all[i].dialect->read(&got, body, &e), &e);
+        assert_ok(all[i].dialect->read(&got, &entries, body, &e), &e);
         if (!json_equal(got, want)) {
             char *text = json_dumps(got, JSON_INDENT(1) | JSON_SORT_KEYS);
             fail_msg("%s", text);
         }
+        char *text = json_dumps(entries, JSON_COMPACT);
+        assert_string_equal(text, all[i].entries);
+        free(text);
+        json_decref(entries);
         json_decref(got);
         json_decref(want);
         json_decref(body);
     }
 }
 
-static void test_names(void **state)
+static void test_errors(void **state)
 {
-    char room[Q_MESSAGE_MAX];
+    static const struct {
+        const struct dialect *dialect;
+        const char *message, *param; /* of the chat */
+        const char *said, *field;    /* by the dialect */
+    } rows[] = {
+        {NULL, "stop: a", "stop", "stop: a", "stop"},
+        {NULL, "stop: a", "", "stop: a", NULL},
+        {&responses_dialect, "top_p: a", "top_p", "top_p: a", "top_p"},
+        {&responses_dialect, "out of memory", NULL, "out of memory", NULL},
+        {&responses_dialect, "messages: a", "messages", "input: a", "input"},
+        {&responses_dialect, "messages: entry 2: a", "messages", "input: entry 4: a", "input"},
+        {&responses_dialect, "messages: entry 0 has", "messages", "instructions has",
+         "instructions"},
+        {&responses_dialect, "messages: entry 3: a", "messages", "input: entry 3: a", "input"},
+        {&anthropic_dialect, "stop: too many: 9", "stop", "stop_sequences: too many: 9",
+         "stop_sequences"},
+        {&anthropic_dialect, "messages: entry 1: a", "messages", "messages: entry 0: a",
+         "messages"},
+        {&anthropic_dialect, "messages: entry 0: a", "messages", "system: a", "system"},
+    };
+    struct dialect_error told;
+    json_t *entries = json_pack("[iii]", -1, 0, 4);
     (void)state;
-    assert_string_equal(dialect_field(&responses_dialect, "messages"), "input");
-    assert_string_equal(dialect_field(&responses_dialect, "top_p"), "top_p");
-    assert_string_equal(dialect_field(NULL, "messages"), "messages");
-    assert_null(dialect_field(&responses_dialect, NULL));
-    assert_string_equal(dialect_message_of(&anthropic_dialect, "stop: too many: 9", room),
-                        "stop_sequences: too many: 9");
-    assert_string_equal(dialect_message_of(&anthropic_dialect, "stop", room), "stop");
-    assert_string_equal(dialect_message_of(NULL, "stop: a", room), "stop: a");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        dialect_error_of(&told, rows[i].dialect, entries, rows[i].message, rows[i].param);
+        assert_string_equal(told.message, rows[i].said);
+        if (rows[i].field)
+            assert_string_equal(told.param, rows[i].field);
+        else
+            assert_null(told.param);
+    }
+    json_decref(entries);
 }
 
 /* Without an error, or Q_NO_MEMORY: nothing crashes, and LeakSanitizer finds nothing. */
 static enum q_code whole_way(size_t i)
 {
-    json_t *body = NULL, *chat = NULL, *out = NULL;
+    json_t *body = NULL, *chat = NULL, *entries = NULL, *out = NULL;
     enum q_code rc = json_body(&body, all[i].body, strlen(all[i].body), &e);
-    if (!rc && !(rc = all[i].dialect->read(&chat, body, &e)))
+    if (!rc && !(rc = all[i].dialect->read(&chat, &entries, body, &e)))
         rc = messages_read(&out, json_object_get(chat, "messages"), NULL, &e);
     json_decref(out);
+    json_decref(entries);
     json_decref(chat);
     json_decref(body);
     return rc;
@@ -148,7 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_errors),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,12 +59,16 @@ static enum q_code add_part(json_t *message, json_t *block, struct q_err *e)
     return json_array_append(content, block) ? dialect_no_memory(e) : Q_OK;
 }
 
-/* {"type": "tool_result", "tool_use_id": …, "content": …} */
+/* {"type": "tool_result", "tool_use_id": …, "content": …, "is_error": …}. Chat templates have no
+ * place for is_error: the content says what failed. */
 static enum q_code read_result(struct dialect_turns *t, const json_t *block, struct q_err *e)
 {
     json_t *id = json_object_get(block, "tool_use_id"),
            *content = json_object_get(block, "content"), *message;
+    const json_t *is_error = json_object_get(block, "is_error");
     enum q_code rc;
+    if (is_error && !json_is_null(is_error) && !json_is_boolean(is_error))
+        return wrong(t, "content: is_error of a tool_result", "a boolean", is_error, e);
     if (!json_is_string(id))
         return wrong(t, "content: tool_use_id", "a string", id, e);
     if (content && !json_is_null(content) && !json_is_string(content) && !json_is_array(content))

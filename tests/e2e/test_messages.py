@@ -138,6 +138,8 @@ def test_calls(messages, client):
     assert n_input(told) == plain.usage.prompt_tokens
     parts = {**result, "content": [{"type": "text", "text": "sunny, 21 degrees"}]}
     assert create(messages, [user(WEATHER), use, user([parts])], tools=[TOOL]).content[0].text == told.content[0].text
+    for is_error in (True, False, None):  # no template has a place for it
+        assert n_input(create(messages, [user(WEATHER), use, user([{**result, "is_error": is_error}])], tools=[TOOL])) == n_input(told)
     more = create(messages, [user(WEATHER), use, user([result, {"type": "text", "text": "Thank you."}])], tools=[TOOL])
     assert n_input(more) > n_input(told)  # a message of the tool, and one of the user
 
@@ -198,6 +200,7 @@ REFUSED = [
     ({"messages": [user(3)]}, "messages.0.content: expected a string or an array of blocks, got an integer"),
     ({"messages": [user("a"), user([{"type": "tool_result"}])]}, "messages.1.content: tool_use_id: expected a string"),
     ({"messages": [user([{"type": "tool_result", "tool_use_id": "a", "content": 1}])]}, "expected a string or an array of blocks"),
+    ({"messages": [user([{"type": "tool_result", "tool_use_id": "a", "is_error": "yes"}])]}, "is_error of a tool_result: expected a boolean"),
     ({"messages": [user("a"), user([IMAGE])], "system": "b"}, "messages: entry 1: content of type \"image\""),
     ({"messages": [user("a"), user([{"type": "tool_result", "tool_use_id": "a"}, IMAGE])]}, "messages: entry 1: content of type \"image\""),
     ({"messages": [user("a")], "system": [IMAGE]}, "system: content of type \"image\""),

@@ -64,12 +64,13 @@ static void add_block(const struct job *j, size_t i, bool filled, struct buf *ou
 /* ---- the message ---- */
 static void add_usage(const struct job *j, bool is_over, struct buf *out)
 {
-    const struct choice *c = &j->choices[0];
+    const struct choice *c = j->n_choice ? &j->choices[0] : NULL;
     const size_t n_in = prompt_ids(&j->prompts.items[0])->n;
+    const uint32_t n_cached = c ? c->n_cached : 0;
     buf_printf(out,
                "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
                "\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
-               n_in - c->n_cached, c->n_cached, is_over ? c->n_token : 0);
+               n_in - n_cached, n_cached, is_over ? c->n_token : 0);
 }
 
 /* "stop_reason":…,"stop_sequence":… */
@@ -80,13 +81,14 @@ static void add_stop(const struct job *j, struct buf *out)
         {"tool_calls", "tool_use"},
     };
     const struct choice *c = &j->choices[0];
-    const char *reason = c->i_stop >= 0 ? "stop_sequence" : "end_turn";
+    const char *const stop = c->i_stop < 0 ? NULL : j->stops[c->i_stop];
+    const char *reason = stop ? "stop_sequence" : "end_turn";
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (!strcmp(reasons[i][0], c->finish))
             reason = reasons[i][1];
     buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
-    if (c->i_stop >= 0)
-        add_str(out, j->stops[c->i_stop]);
+    if (stop && !strcmp(reason, "stop_sequence"))
+        add_str(out, stop);
     else
         buf_add_str(out, "null");
 }

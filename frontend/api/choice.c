@@ -80,6 +80,8 @@ void choice_release(struct choice *c)
     parser_free(c->parser);
     answer_release(&c->answer);
     buf_release(&c->items);
+    buf_release(&c->text_items);
+    dialect_tokens_release(&c->waiting);
     buf_release(&c->values);
     buf_release(&c->tops);
     buf_release(&c->offsets);
@@ -132,11 +134,14 @@ static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q
     if (c->job->params.return_token_ids || !c->detok)
         buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
     enum parser_thinking before = c->parser ? parser_thinking(c->parser) : THINKING_NOT;
+    const struct dialect_mark mark = dialect_mark(c);
     if (c->detok && shown && (rc = detok_push(c->detok, id, &piece, e)) == Q_OK &&
         (piece.len || piece.failed))
         rc = add_text(c, &piece, e);
     if (before != THINKING_NOT)
         count_thought(c);
+    if (rc == Q_OK && c->job->dialect && c->job->logprobs)
+        dialect_token(c, &mark, &piece);
     buf_release(&piece);
     return rc;
 }
@@ -146,6 +151,7 @@ static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q
 static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
 {
     struct buf piece = BUF_INIT;
+    const struct dialect_mark mark = dialect_mark(c);
     enum q_code rc = Q_OK;
     if (c->detok && c->i_stop < 0 && (rc = detok_flush(c->detok, &piece, e)) == Q_OK &&
         (piece.len || piece.failed))
@@ -158,6 +164,8 @@ static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
         parser_cut(c->parser);
     if (rc == Q_OK && c->parser)
         rc = parser_finish(c->parser, answer_take, &c->answer, e);
+    if (rc == Q_OK)
+        dialect_settle(c, &mark);
     buf_release(&piece);
     return rc;
 }
@@ -255,8 +263,9 @@ static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, st
 /* All that an answer is made of is there. Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
 static FALLIBLE check_output(const struct choice *c, struct q_err *e)
 {
-    const struct buf *const all[] = {&c->answer.content, &c->items, &c->values,     &c->tops,
-                                     &c->offsets,        &c->ids,   &c->prompt_rows};
+    const struct buf *const all[] = {
+        &c->answer.content, &c->items,   &c->text_items, &c->values,
+        &c->tops,           &c->offsets, &c->ids,        &c->prompt_rows};
     enum q_code rc = Q_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
         rc = buf_check(all[i], "the answer", e);

@@ -114,22 +114,31 @@ static void end_items(struct job *j, struct choice *c, struct buf *out)
     const struct dialect_item *item = open_item(&j->made);
     if (!j->made.n && j->dialect->needs_text)
         item = begin_item(j, DIALECT_TEXT, 0, out);
-    if (item && item->kind == DIALECT_TEXT)
-        take_piece(j, &c->answer.content, &c->items, out);
+    const bool in_text = item && item->kind == DIALECT_TEXT;
+    dialect_tokens_end(c, in_text);
+    if (in_text)
+        take_piece(j, &c->answer.content, &c->text_items, out);
     close_item(j, strcmp(c->finish, "length") != 0 && strcmp(c->finish, "abort") != 0, out);
+}
+
+static void begin(struct job *j, struct buf *out)
+{
+    if (!j->made.begun)
+        j->dialect->begin(j, out);
+    j->made.begun = true;
 }
 
 void dialect_take(struct job *j, struct choice *c, struct buf *out)
 {
-    if (!c->begun && out)
-        j->dialect->begin(j, out);
+    if (out)
+        begin(j, out);
     c->begun = true;
     /* what is left of a call that is open comes before text behind it */
     const struct dialect_item *item = open_item(&j->made);
     if (item && item->kind == DIALECT_CALL)
         take_calls(j, &c->answer, item->i_call + 1, out);
     take_text(j, DIALECT_REASONING, &c->answer.reasoning, NULL, out);
-    take_text(j, DIALECT_TEXT, &c->answer.content, &c->items, out);
+    take_text(j, DIALECT_TEXT, &c->answer.content, &c->text_items, out);
     take_calls(j, &c->answer, c->answer.n_call, out);
     buf_reset(&c->ids);
     c->n_told = c->n_token;
@@ -137,6 +146,17 @@ void dialect_take(struct job *j, struct choice *c, struct buf *out)
         end_items(j, c, out);
     if (out && j->made.failed)
         out->failed = j->made.failed;
+}
+
+void dialect_fail(struct job *j, const struct http_error *error, struct buf *out)
+{
+    const bool complete = !out->failed; /* else the client may not know the open item */
+    buf_reset(out);
+    if (complete) {
+        begin(j, out);
+        close_item(j, false, out);
+    }
+    j->dialect->fail(j, error, out);
 }
 
 static const char *field_of(const struct dialect *d, const char *name)

@@ -29,9 +29,19 @@ struct dialect_item {
     bool whole; /* the model wrote it to its end */
 };
 
+/* Tokens whose logprobs are asked for and that are not known to be of text (dialect_logprobs.c). */
+struct dialect_tokens {
+    struct buf text; /* theirs */
+    struct dialect_token {
+        size_t text_end, items_end; /* where its text and its logprobs (choice.items) end */
+    } * tokens;                     /* [n] */
+    size_t n, cap;
+};
+
 struct dialect_answer {
     struct dialect_item *items; /* [n] */
     size_t n, cap;
+    bool begun;         /* the events before all items are sent */
     uint64_t n_event;   /* sent */
     enum q_code failed; /* an item found no memory */
 };
@@ -59,14 +69,31 @@ struct dialect {
                        struct buf *out);
     void (*item_end)(struct job *j, size_t i, struct buf *out);
     void (*end)(struct job *j, struct buf *out);
-    /* Append an error as the last events of a stream, and the whole answer. */
+    /* Append an error as the last events of a stream, all of whose items have ended, and the whole
+     * answer. There may be no choice yet before all items and in an error. */
     void (*fail)(struct job *j, const struct http_error *error, struct buf *out);
     void (*whole)(struct job *j, struct buf *out);
 };
 
 /* Take the pending output of the job's choice into its items. out: where events go; NULL: none. */
 void dialect_take(struct job *j, struct choice *c, struct buf *out);
+/* End the stream with an error. out: empty; failed where events of the last step were lost. */
+void dialect_fail(struct job *j, const struct http_error *error, struct buf *out);
 void dialect_release(struct dialect_answer *a); /* all zero is the empty value */
+
+/* Where the answer stands before a token, or before its end. */
+struct dialect_mark {
+    size_t n_content, n_reasoning, n_call, n_args;
+    bool thinks;
+};
+struct dialect_mark dialect_mark(const struct choice *c);
+/* The token's text (piece) and logprobs are in the choice. */
+void dialect_token(struct choice *c, const struct dialect_mark *before, const struct buf *piece);
+/* Move the logprobs of tokens that have become text to text_items. */
+void dialect_settle(struct choice *c, const struct dialect_mark *before);
+/* No more tokens. in_text: the waiting ones count as the last text's. */
+void dialect_tokens_end(struct choice *c, bool in_text);
+void dialect_tokens_release(struct dialect_tokens *w); /* all zero is the empty value */
 
 /* An error about a chat completion's body in the names of the dialect that it was made from. */
 struct dialect_error {

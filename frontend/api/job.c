@@ -132,10 +132,10 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
         http_reply_error(j->task.x, &error);
         return;
     }
-    buf_reset(&j->out);
     if (j->dialect) {
-        j->dialect->fail(j, &error, &j->out);
+        dialect_fail(j, &error, &j->out);
     } else {
+        buf_reset(&j->out);
         buf_add_str(&j->out, "data: ");
         http_error_body(&j->out, &error);
         buf_add_str(&j->out, "\n\ndata: [DONE]\n\n");

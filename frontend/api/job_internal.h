@@ -42,6 +42,8 @@ struct choice {
     /* Output not sent yet. Streams empty these with every chunk, other responses at the end. */
     struct answer answer;             /* completions: its content is the text */
     struct buf items;                 /* chat: logprob objects; completions: tokens' strings */
+    struct dialect_tokens waiting;    /* dialects: those that items belong to */
+    struct buf text_items;            /* dialects: of tokens that are known to be of text */
     struct buf values, tops, offsets; /* completions: token_logprobs, top_logprobs, text_offset */
     struct buf ids;                   /* token ids, comma separated */
     struct buf prompt_rows;           /* prompt_logprobs, comma separated after the first null */

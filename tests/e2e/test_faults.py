@@ -134,24 +134,32 @@ def test_an_engine_that_cannot_come_back(copied):
     assert "too many failures" in server.process.log()
 
 
-@pytest.mark.parametrize("path, field, failed", [("/v1/responses", "input", ["response.failed", "error"]), ("/v1/messages", "messages", ["error"])])
-def test_dialects_when_an_engine_cannot_come_back(copied, path, field, failed):
-    """Their last events say so, in their own form."""
+@pytest.mark.parametrize("path, field, begun, ended, failed", [
+    ("/v1/responses", "input", ["response.output_item.added", "response.content_part.added"],
+     ["response.output_text.done", "response.content_part.done", "response.output_item.done"], ["response.failed", "error"]),
+    ("/v1/messages", "messages", ["content_block_start"], ["content_block_stop"], ["error"])])
+def test_dialects_when_an_engine_cannot_come_back(copied, path, field, begun, ended, failed):
+    """The open item ends; their last events tell the error, in their own form."""
     server = copied(BUNDLED, "--num-gpu-blocks-override", "256", "--shutdown-timeout", "3600", "--engine-timeout", "3600")
     connection, answer = server.raw("POST", path, {field: [{"role": "user", "content": "Who are you?"}], "stream": True, "ignore_eos": True})
-    assert answer.status == 200 and answer.readline().startswith(b"event: ")
+    assert answer.status == 200
+    lines = []
+    while not lines or "delta" not in lines[-1]:
+        lines.append(answer.readline().decode().strip())
     engine = server.engine()
     os.kill(engine, signal.SIGSTOP)  # the stream gets no further
     server.replace("quire-engine", "#!/bin/sh\nexit 9\n")
     os.kill(engine, signal.SIGKILL)
-    lines = [line.decode().strip() for line in answer if line.strip() and not line.startswith(b":")]
+    lines = [line for line in [*lines, *(line.decode().strip() for line in answer)] if line and not line.startswith(":")]
     connection.close()
-    events = list(zip(lines[1::2], lines[2::2]))
-    assert [name.removeprefix("event: ") for name, _ in events[-len(failed):]] == failed
-    assert events[-len(failed) - 1][0] != "event: error"
-    for _, data in events[-len(failed):]:
+    names = [line.removeprefix("event: ") for line in lines[::2]]
+    last = ended + failed
+    assert names[-len(last):] == last and not set(last) & set(names[:-len(last)])
+    assert [name for name in names if name in begun] == begun
+    for data in lines[1::2][-len(failed):]:
         told = json.loads(data.removeprefix("data: "))
         assert "the engine has failed" in (told.get("response") or told)["error"]["message"]
+        assert "response" not in told or told["response"]["output"][0]["status"] == "incomplete"
     assert server.process.exit_code(30) == 9
 
 

@@ -189,6 +189,26 @@ void on_models(void *app, struct http_exchange *x)
     reply_json(x, 200, &body);
 }
 
+/* Of GET, DELETE and cancel: whatever the id, there is no such response. */
+void on_stored_response(void *app, struct http_exchange *x)
+{
+    const struct http_text path = http_path(x);
+    const size_t n_prefix = strlen("/v1/responses/");
+    size_t n_id = 0;
+    struct q_err e = Q_ERR_INIT;
+    while (n_prefix + n_id < path.n && path.data[n_prefix + n_id] != '/')
+        n_id++;
+    enum q_code rc = q_fail(&e, Q_NOT_FOUND,
+                            "response_id: no response \"%.*s\": responses are not stored, and "
+                            "previous_response_id is not available; send the whole conversation in "
+                            "input",
+                            (int)(n_id < 80 ? n_id : 80), path.data + n_prefix);
+    (void)rc; /* in e */
+    (void)app;
+    http_reply_error(
+        x, &(struct http_error){.code = e.code, .message = e.message, .param = "response_id"});
+}
+
 void on_model(void *app, struct http_exchange *x)
 {
     struct app *a = app;

@@ -60,10 +60,12 @@ static void simplify_path(h2o_req_t *req)
 
 static bool path_matches(h2o_iovec_t path, const char *pattern)
 {
-    size_t n = strlen(pattern);
-    if (pattern[n - 1] == '*')
-        return path.len >= n && memcmp(path.base, pattern, n - 1) == 0;
-    return same(path, pattern);
+    const char *star = strchr(pattern, '*');
+    if (!star)
+        return same(path, pattern);
+    const size_t n_before = (size_t)(star - pattern), n_behind = strlen(star + 1);
+    return path.len > n_before + n_behind && !memcmp(path.base, pattern, n_before) &&
+           !memcmp(path.base + path.len - n_behind, star + 1, n_behind);
 }
 
 static bool method_matches(h2o_iovec_t method, const char *of_route)

@@ -270,6 +270,25 @@ def test_refused(bundled, body, param, said):
     assert answer["error"]["message"].startswith(("input", "This model", "The model", "the model", param.split("[")[0])), answer
 
 
+def test_responses_are_not_stored(client, bundled):
+    """What would read, delete or cancel one is told so, in OpenAI's form; other paths there are unknown."""
+    made = create(client, max_output_tokens=1)
+    for ask in (client.responses.retrieve, client.responses.delete, client.responses.cancel,
+                lambda id: client.responses.retrieve(id, stream=True), lambda id: list(client.responses.input_items.list(id))):
+        with pytest.raises(openai.NotFoundError) as raised:
+            ask(made.id)
+        error = raised.value.body
+        assert error["param"] == "response_id" and error["code"] == "not_found" and made.id in error["message"]
+        assert "responses are not stored" in error["message"] and "previous_response_id is not available" in error["message"]
+    with pytest.raises(openai.BadRequestError, match="not kept"):
+        create(client, previous_response_id=made.id)
+    for method, path in (("POST", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/other"), ("POST", "/v1/responses//cancel")):
+        connection, answer = bundled.raw(method, path, {})
+        assert answer.status in (404, 405) and b"not stored" not in answer.read()
+        connection.close()
+    assert client.responses.input_tokens.count(model="quire-tiny", input=WHO).input_tokens > 0
+
+
 def test_unknown_members_are_reported(bundled):
     body = {"input": WHO, "max_output_tokens": 5, "text": {"fromat": {}}, "reasoning": {"efort": "low"}, "tools": [{**TOOL, "strickt": True}], "foo": 1}
     connection, answer = bundled.raw("POST", "/v1/responses", body)

@@ -29,12 +29,27 @@ static const char *const not_kept[][2] = {
     {"mcp_servers", "no tool runs here"},
     {"container", "no tool runs here"},
     {"context_management", "the whole conversation is the prompt"},
+    {"compaction", "the whole conversation is the prompt"},
+    {"thread", "conversations are not kept; send all messages"},
 };
 
 /* Read here, or without effect: they are not the chat's. */
 static const char *const read_here[] = {
-    "messages",      "system",        "max_tokens",    "stop_sequences", "tools", "tool_choice",
-    "output_config", "output_format", "inference_geo", "cache_control",  "speed",
+    "messages",
+    "system",
+    "max_tokens",
+    "stop_sequences",
+    "tools",
+    "tool_choice",
+    "output_config",
+    "output_format",
+    "inference_geo",         /* the server is where it is */
+    "cache_control",         /* the prefix cache needs no marks */
+    "diagnostics",           /* asks what an earlier prompt had in common with this one */
+    "speed",                 /* there is one */
+    "fallbacks",             /* nothing is declined, so that no other model is asked */
+    "fallback_credit_token", /* nothing is billed */
+    "billing_policy",        /* likewise */
 };
 
 static const struct dialect_fields fields = {
@@ -223,9 +238,20 @@ static const char *const tool_members[][2] = {
     {"strict", "strict"},
 };
 
+/* Those behind strict have no effect: the prefix cache needs no marks, all tools are in the prompt,
+ * nothing but the model calls them, and arguments are always streamed as they are written. */
 static const char *const tool_known[] = {
-    "type",          "name",          "description",    "input_schema",    "strict",
-    "cache_control", "defer_loading", "input_examples", "allowed_callers", NULL,
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "strict",
+    "cache_control",
+    "defer_loading",
+    "input_examples",
+    "allowed_callers",
+    "eager_input_streaming",
+    NULL,
 };
 
 static const struct dialect_tools tools = {
@@ -280,6 +306,23 @@ static enum q_code read_format(json_t *chat, const char *field, const json_t *fo
                        e);
 }
 
+/* {"type": …, "display": …}: the chat reads the type. budget_tokens, which clients must send, has
+ * no effect: the model ends its thinking. */
+static enum q_code read_thinking(json_t *chat, const json_t *body, struct q_err *e)
+{
+    static const char *const known[] = {"type", "display", "budget_tokens", NULL};
+    const json_t *thinking = json_object_get(body, "thinking"),
+                 *display = json_object_get(thinking, "display");
+    const char *word = json_string_value(display);
+    const enum q_code rc = dialect_unknown(chat, "thinking", thinking, known, e);
+    if (rc || !display || json_is_null(display) || (word && !strcmp(word, "summarized")))
+        return rc;
+    if (!word || strcmp(word, "omitted") != 0)
+        return q_fail(e, Q_INVALID,
+                      "thinking.display: accepted are \"summarized\" and \"omitted\"");
+    return dialect_set(chat, "include_reasoning", json_false(), e);
+}
+
 static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
 {
     static const char *const known[] = {"effort", "format", NULL};
@@ -288,6 +331,7 @@ static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
     if (output && !json_is_null(output) && !json_is_object(output))
         return q_fail(e, Q_INVALID, "output_config: expected an object, got %s", json_kind(output));
     if ((rc = dialect_unknown(chat, "output_config", output, known, e)) ||
+        (rc = read_thinking(chat, body, e)) ||
         (rc = read_format(chat, "output_format", json_object_get(body, "output_format"), e)) ||
         (rc = read_format(chat, "output_config.format", json_object_get(output, "format"), e)) ||
         (rc = dialect_set_given(chat, "reasoning_effort", json_object_get(output, "effort"), e)) ||

@@ -30,6 +30,7 @@ static const char *const not_kept[][2] = {
     {"background", "responses are not kept; use \"stream\": true"},
     {"context_management", "the whole input is the prompt"},
     {"moderation", "no moderation model is served"},
+    {"personality", "the model has no presets of style; use instructions"},
 };
 
 /* Read here, or without effect: they are not the chat's. */
@@ -41,10 +42,11 @@ static const char *const read_here[] = {
     "reasoning",
     "max_output_tokens",
     "include",
-    "max_tool_calls",
     "truncation",
-    "image",
-    "prompt_cache_options",
+    "max_tool_calls",       /* counts calls of tools that the server runs: there are none */
+    "image",                /* how a server compresses its copies of images */
+    "access_programs",      /* what an account of OpenAI's may ask */
+    "prompt_cache_options", /* the prefix cache needs no marks; prewarm is refused */
 };
 
 static const struct dialect_fields fields = {
@@ -243,8 +245,11 @@ static const char *const tool_members[][2] = {
     {"strict", "strict"},
 };
 
+/* Those behind strict have no effect: all tools are in the prompt, only the model calls them, and
+ * what they give is text. */
 static const char *const tool_known[] = {
-    "type", "name", "description", "parameters", "strict", "defer_loading", NULL,
+    "type",          "name",  "description",     "parameters",    "strict",
+    "defer_loading", "async", "allowed_callers", "output_schema", NULL,
 };
 
 static const struct dialect_tools tools = {
@@ -313,20 +318,56 @@ static enum q_code read_include(json_t *chat, const json_t *body, struct q_err *
     return logprobs ? dialect_set(chat, "logprobs", json_true(), e) : Q_OK;
 }
 
-static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
+/* A member that may only ask for what is done anyway. */
+static enum q_code check_only(const json_t *object, const char *field, const char *member,
+                              const char *only, const char *why, struct q_err *e)
 {
-    static const char *const known[] = {"effort", "summary", "generate_summary", NULL};
-    const json_t *reasoning = json_object_get(body, "reasoning"),
-                 *truncation = json_object_get(body, "truncation");
-    const char *cut = json_string_value(truncation);
+    const json_t *v = json_object_get(object, member);
+    const char *word = json_string_value(v);
+    if (!v || json_is_null(v) || (word && !strcmp(word, only)))
+        return Q_OK;
+    return q_fail(e, word ? Q_UNSUPPORTED : Q_INVALID, "%s%s%s: accepted is \"%s\": %s", field,
+                  *field ? "." : "", member, only, why);
+}
+
+/* summary: the reasoning itself is given, which is more. */
+static enum q_code read_reasoning_options(json_t *chat, const json_t *body, struct q_err *e)
+{
+    static const char *const known[] = {
+        "effort", "summary", "generate_summary", "context", "mode", NULL,
+    };
+    const json_t *reasoning = json_object_get(body, "reasoning");
     enum q_code rc;
-    if (truncation && !json_is_null(truncation) && (!cut || strcmp(cut, "disabled") != 0))
-        return q_fail(e, cut && !strcmp(cut, "auto") ? Q_UNSUPPORTED : Q_INVALID,
-                      "truncation: accepted is \"disabled\": an input that is too long is refused");
     if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
         return q_fail(e, Q_INVALID, "reasoning: expected an object, got %s", json_kind(reasoning));
     if ((rc = dialect_unknown(chat, "reasoning", reasoning, known, e)) ||
-        (rc = dialect_set_given(chat, "reasoning_effort", json_object_get(reasoning, "effort"), e)))
+        (rc = check_only(reasoning, "reasoning", "context", "auto",
+                         "the chat template says which reasoning is in the prompt", e)) ||
+        (rc = check_only(reasoning, "reasoning", "mode", "standard", "the model has no other", e)))
+        return rc;
+    return dialect_set_given(chat, "reasoning_effort", json_object_get(reasoning, "effort"), e);
+}
+
+static enum q_code read_cache_options(json_t *chat, const json_t *body, struct q_err *e)
+{
+    static const char *const known[] = {"mode", "ttl", "prewarm", "comparison_response_id", NULL};
+    const json_t *options = json_object_get(body, "prompt_cache_options");
+    if (options && !json_is_null(options) && !json_is_object(options))
+        return q_fail(e, Q_INVALID, "prompt_cache_options: expected an object, got %s",
+                      json_kind(options));
+    if (json_is_true(json_object_get(options, "prewarm")))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "prompt_cache_options.prewarm: not supported: an answer has at least one "
+                      "token; use \"max_output_tokens\": 1");
+    return dialect_unknown(chat, "prompt_cache_options", options, known, e);
+}
+
+static enum q_code read_rest(json_t *chat, const json_t *body, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = check_only(body, "", "truncation", "disabled", "an input that is too long is refused",
+                         e)) ||
+        (rc = read_reasoning_options(chat, body, e)) || (rc = read_cache_options(chat, body, e)))
         return rc;
     return dialect_set_given(chat, "max_completion_tokens",
                              json_object_get(body, "max_output_tokens"), e);

@@ -70,7 +70,7 @@ static void add_usage(const struct job *j, bool is_over, struct buf *out)
     buf_printf(out,
                "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
                "\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
-               n_in - n_cached, n_cached, is_over ? c->n_token : 0);
+               n_in - n_cached, n_cached, is_over && c ? c->n_token : 0);
 }
 
 /* "stop_reason":…,"stop_sequence":… */

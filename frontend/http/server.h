@@ -26,7 +26,7 @@ enum http_auth {
 typedef void http_handler(void *app, struct http_exchange *x);
 
 struct http_route {
-    const char *method, *path; /* a path that ends in '*' matches all paths with this prefix */
+    const char *method, *path; /* '*' in a path: one byte or more */
     enum http_auth auth;
     http_handler *handle;
 };

@@ -14,10 +14,13 @@
  * gone resets the connection. HTTP/2 connections are always read and need no such check.
  *
  * A whole response is given to h2o in pieces, so that progress of a slow client is seen. A client
- * that takes no piece for write_timeout_ms loses its connection, which in HTTP/2 has other streams
- * too: h2o cannot end one of them while it holds its bytes. */
+ * that takes no piece for write_timeout_ms, neither from h2o nor from the kernel's queue, loses its
+ * connection, which in HTTP/2 has other streams too: h2o cannot end one of them while it holds its
+ * bytes. */
+#include <linux/sockios.h>
 #include <openssl/rand.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "common/metrics.h"
 #include "frontend/http/head.h"
@@ -232,11 +235,29 @@ void exchange_half_closed(struct http_exchange *x)
         exchange_hung_up(x);
 }
 
-/* The client takes nothing of what h2o holds. */
-static bool is_stuck(const struct http_exchange *x, int64_t now_ms)
+/* The kernel tells h2o that there is room only when a third of its queue, which may be megabytes, is
+ * empty. A client that reads slowly is seen before, by what is left in the queue. HTTP/2 has other
+ * streams in the same queue. */
+static void note_progress(struct http_exchange *x, int64_t now_ms)
 {
-    return (x->busy || x->over) && x->started &&
-           now_ms - x->last_ms > x->server->set.write_timeout_ms;
+    h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);
+    int n;
+    if (x->req->version >= 0x200 || !sock || ioctl(h2o_socket_get_fd(sock), SIOCOUTQ, &n))
+        return;
+    const bool was_taken = x->n_queued - n >= (int)PIECE_BYTES;
+    if (was_taken)
+        x->last_ms = now_ms;
+    if (was_taken || n > x->n_queued)
+        x->n_queued = n;
+}
+
+/* The client takes nothing of what h2o holds. */
+static bool is_stuck(struct http_exchange *x, int64_t now_ms)
+{
+    if (!x->started || !(x->busy || x->over))
+        return false;
+    note_progress(x, now_ms);
+    return now_ms - x->last_ms > x->server->set.write_timeout_ms;
 }
 
 void exchange_tick(struct http_exchange *x, int64_t now_ms)

@@ -32,6 +32,7 @@ struct http_exchange {
     struct buf sending;             /* bytes h2o holds until `proceed` */
     size_t n_given;                 /* bytes of `sending` that h2o has, of a whole response */
     int64_t last_ms;                /* time of the last byte sent, or taken by the client */
+    int n_queued;                   /* bytes in the kernel's queue, as of the last progress */
     struct http_text body;          /* as received, or decompressed */
     struct buf unpacked;            /* buffer of a decompressed body */
     const char *warning;            /* for X-Quire-Warning; NULL: none */

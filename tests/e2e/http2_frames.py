@@ -29,7 +29,7 @@ def head(method, path, headers=()):
 class Http2:
     """A connection with prior knowledge. window: bytes that the server may send on a stream before it is asked to go on."""
 
-    def __init__(self, host, port, window=65535, timeout=30):
+    def __init__(self, host, port, window=65535, timeout=120):
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         self.stream = -1
         self.rest = b""

@@ -15,6 +15,7 @@ BIN = pathlib.Path(os.environ.get("QUIRE_BIN", ROOT / "build/dev/bin")).resolve(
 BUNDLED = ROOT / "deploy/model/quire-tiny"
 MODELS = ROOT / "tests/data/models"
 START_S = 60
+HANG_S = 120  # what has not happened by then never will: a busy machine takes a minute for what takes a second on an idle one
 
 
 class Process:
@@ -39,7 +40,7 @@ class Process:
             self.lines.append(None)
             self.news.notify_all()
 
-    def exit_code(self, seconds=20):
+    def exit_code(self, seconds=HANG_S):
         """Of a process that ends by itself; its log is complete then."""
         code = self.process.wait(seconds)
         self.reader.join(seconds)
@@ -78,12 +79,20 @@ class Process:
                 found.append(int(entry))
         return sorted(found)
 
-    def stop(self, seconds=20):
-        """SIGTERM; the exit code."""
+    def wait_children(self, name, n=1, of=None):
+        """As children(), when there are n of them: a process that starts another one, or starts it again, takes a while."""
+        deadline = time.monotonic() + HANG_S
+        while len(found := self.children(name, of)) != n:
+            assert time.monotonic() < deadline, f"{len(found)} processes {name}, not {n}:\n{self.log()}"
+            time.sleep(0.01)
+        return found
+
+    def stop(self, seconds=HANG_S):
+        """SIGTERM; the exit code. The log is complete then."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(seconds)
+            return self.exit_code(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -155,13 +164,13 @@ class Http:
         assert found, f"no metric {name} {labels} in\n{text}"
         return total
 
-    def wait_metric(self, name, want, seconds=20, **labels):
+    def wait_metric(self, name, want, seconds=HANG_S, **labels):
         deadline = time.monotonic() + seconds
         while (value := self.metric(name, **labels)) != want:
             assert time.monotonic() < deadline, f"{name} is {value}, not {want}, after {seconds} s"
             time.sleep(0.05)
 
-    def wait_metric_above(self, name, floor, seconds=20, **labels):
+    def wait_metric_above(self, name, floor, seconds=HANG_S, **labels):
         """For the engine's figures, which come with its heartbeats."""
         deadline = time.monotonic() + seconds
         while (value := self.metric(name, **labels)) <= floor:
@@ -183,3 +192,32 @@ class Server(Http):
 
     def children(self, name, of=None):
         return self.process.children(name, of)
+
+    def wait_children(self, name, n=1, of=None):
+        return self.process.wait_children(name, n, of)
+
+    def n_connection(self, pid):
+        """How many connections of clients that process (a frontend) has accepted and not closed."""
+        rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        inodes = {row[9] for row in rows if row[3] == "01" and int(row[1].split(":")[1], 16) == int(self.port)}
+        n = 0
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                n += os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").rstrip("]") in inodes
+            except OSError:  # closed since it was listed
+                continue
+        return n
+
+    def wait_read(self, *sockets):
+        """Until the server has read all that was sent on these connections."""
+        ours = {f"{s.getsockname()[1]:04X}" for s in sockets}
+        deadline = time.monotonic() + HANG_S
+        while True:
+            rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            # a row is one end of a connection: what it has not sent on yet, what it has not read yet
+            sent = [row[4].split(":")[0] for row in rows if row[1].split(":")[1] in ours]
+            read = [row[4].split(":")[1] for row in rows if row[2].split(":")[1] in ours and int(row[1].split(":")[1], 16) == int(self.port)]
+            if len(sent) == len(read) == len(ours) and all(int(n, 16) == 0 for n in sent + read):
+                return
+            assert time.monotonic() < deadline, (sent, read)
+            time.sleep(0.01)

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from http2_frames import DATA, ENHANCE_YOUR_CALM, HEADERS, REFUSED_STREAM, RST_STREAM, Http2
-from servers import MODELS, Http
+from servers import BUNDLED, HANG_S, MODELS, Http
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100")
 ONE = {"prompt": [1, 2], "max_tokens": 1}
-LONG = {"max_tokens": 250, "ignore_eos": True, "stream": True}
+LONG = {"max_tokens": 1900, "ignore_eos": True, "stream": True}  # of the bundled model: it takes seconds
 JSON = ("content-type", "application/json")
 
 
@@ -32,7 +32,7 @@ def post(path, body, *headers):
     return head.encode() + b"".join(h.encode() + b"\r\n" for h in headers) + b"\r\n" + data
 
 
-def connect(server, timeout=30):
+def connect(server, timeout=HANG_S):
     return socket.create_connection((server.host, int(server.port)), timeout=timeout)
 
 
@@ -80,10 +80,10 @@ def test_unread_answers_hold_no_slots(start):
 
 @pytest.mark.parametrize("http", (1, 2))
 def test_answers_have_a_write_timeout(start, http):
-    server = start(MODELS / "llama", *OPTIONS, "--write-timeout", "1")
+    server = start(MODELS / "llama", *OPTIONS, "--write-timeout", "2")
     big = {"prompt": [[5, i + 1] for i in range(32)], "max_tokens": 60, "ignore_eos": True, "logprobs": 20, "n": 4, "temperature": 1}
     if http == 2:
-        attacker = Http2(server.host, server.port, window=0)
+        attacker = Http2(server.host, server.port, window=0, timeout=HANG_S)
         attacker.request("GET", "/health")
         while attacker.next_frame():
             pass  # until the server closes
@@ -94,27 +94,26 @@ def test_answers_have_a_write_timeout(start, http):
         attacker.sendall(post("/v1/completions", big))
     server.wait_metric("quire:slow_clients_total", 1)
     attacker.close()
-    # One that reads slowly, but reads, gets all of it.
+    # One that reads slowly, but reads, gets all of it: also where it takes less than the kernel has room for (megabytes).
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     reader.connect((server.host, int(server.port)))
-    reader.settimeout(60)
+    reader.settimeout(HANG_S)
     reader.sendall(post("/v1/completions", big, "Connection: close"))
-    said, pauses = b"", 0
-    while piece := reader.recv(1 << 16):
-        said += piece
-        if len(said) > (pauses + 1) * 300000 and pauses < 4:
-            pauses += 1
-            time.sleep(0.3)
-    assert pauses == 4
+    said = b""
+    for n in range(1, 25):
+        while len(said) < n << 16:
+            said += reader.recv((n << 16) - len(said))
+        time.sleep(0.25)
+    said += read_all(reader)
     begin, body = said.split(b"\r\n\r\n", 1)
     assert int(begin.lower().split(b"content-length: ")[1].split(b"\r\n")[0]) == len(body)
     assert len(json.loads(body)["choices"]) == 128
 
 
 def test_health_and_metrics_of_a_full_server(start):
-    server = start(MODELS / "llama", *OPTIONS, "--max-open-requests", "1")
-    connection, answer = server.raw("POST", "/v1/completions", {"prompt": [5, 7, 9], **LONG, "n": 64, "temperature": 1})
+    server = start(BUNDLED, *OPTIONS, "--max-open-requests", "1")
+    connection, answer = server.raw("POST", "/v1/completions", {"prompt": [5, 7, 9], **LONG})
     assert answer.status == 200
     assert server.post("/v1/completions", ONE)[0] == 429
     assert server.get("/metrics")[0] == 200 and server.get("/ready")[0] == 200
@@ -126,9 +125,9 @@ def test_a_key_leaves_room_for_others(start, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("alpha\nbeta\n")
     keys.chmod(0o600)
-    server = start(MODELS / "llama", *OPTIONS, "--api-key-file", keys, "--max-open-requests", "8", key="beta")
+    server = start(BUNDLED, *OPTIONS, "--num-gpu-blocks-override", "1024", "--api-key-file", keys, "--max-open-requests", "8", key="beta")
     alpha = Http(server.url, "alpha")
-    streams = [alpha.raw("POST", "/v1/completions", {"prompt": [5, i + 1], **LONG, "n": 16, "temperature": 1}) for i in range(6)]
+    streams = [alpha.raw("POST", "/v1/completions", {"prompt": [5, i + 1], **LONG}) for i in range(6)]
     assert all(answer.status == 200 for _, answer in streams)
     status, answer = alpha.post("/v1/completions", ONE)
     assert status == 429 and "this API key" in answer["error"]["message"]
@@ -151,7 +150,7 @@ def test_connections_are_limited(start):
     for i in range(5):  # another address of this machine
         s = socket.socket()
         s.bind((f"127.0.0.{i + 2}", 0))
-        s.settimeout(30)
+        s.settimeout(HANG_S)
         s.connect((server.host, int(server.port)))
         s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         said = s.recv(4096)
@@ -161,13 +160,14 @@ def test_connections_are_limited(start):
     assert said.startswith(b"HTTP/1.1 503 ") and b"(--max-connections)" in said
     for s in held + others:
         s.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while True:
         with connect(server) as s:
             s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             if read_all(s).startswith(b"HTTP/1.1 200"):
                 break
         assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_http2_key_is_checked_before_the_body(start):
@@ -179,7 +179,7 @@ def test_http2_key_is_checked_before_the_body(start):
         assert status_of(c.wait_frame(HEADERS, stream)) == small
         stream = c.request("POST", "/v1/completions", headers, b" " * 100000, end=False)
         if key == "alpha":
-            time.sleep(0.1)
+            server.wait_read(c.socket)
             c.data(stream, json.dumps(ONE).encode(), end=True)
             assert status_of(c.wait_frame(HEADERS, stream)) == 200
         else:
@@ -204,7 +204,7 @@ def test_bodies_are_limited_together(start):
     first.sendall(head + b"Content-Length: 3000000\r\n\r\n" + b" " * 2900000)
     second = connect(server)
     second.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + (b"10000\r\n" + b" " * 65536 + b"\r\n") * 40)
-    time.sleep(0.3)
+    server.wait_read(first, second)
     refused = []
     for coding in (b"Content-Length: 3000000\r\n\r\n" + b" " * 2000000,
                    b"Transfer-Encoding: chunked\r\n\r\n" + (b"10000\r\n" + b" " * 65536 + b"\r\n") * 30):
@@ -226,7 +226,7 @@ def test_bodies_are_limited_together(start):
     assert first.recv(4096).startswith(b"HTTP/1.1 400 ")  # no JSON in it
     first.close()
     second.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while server.post("/v1/completions", packed, headers={"Content-Encoding": "gzip"})[0] != 200:
         assert time.monotonic() < deadline
     stream = c.request("POST", "/v1/completions", [JSON], json.dumps(ONE).encode() + b" " * 2000000)
@@ -242,7 +242,7 @@ def test_small_http2_bodies_without_a_key(start, end):
     before = rss_kib(server)
     attackers = [Http2(server.host, server.port, window=0) for _ in range(26)]
     for a in attackers:
-        a.socket.settimeout(60)
+        a.socket.settimeout(HANG_S)
         for _ in range(90):
             stream = a.request("POST", "/v1/completions", [JSON], b" " * 60000, end=end)
         if end:
@@ -265,9 +265,9 @@ def test_total_of_bodies_below_one(run):
 
 @pytest.mark.parametrize("stream", (False, True))
 def test_half_closed_clients_are_served(start, stream):
-    server = start(MODELS / "llama", *OPTIONS)
+    server = start(BUNDLED, *OPTIONS, "--num-gpu-blocks-override", "1024")
     with connect(server) as s:
-        s.sendall(post("/v1/completions", {"prompt": [5, 7, 9], **LONG, "stream": stream}))
+        s.sendall(post("/v1/completions", {"prompt": [5, 7, 9], **LONG, "max_tokens": 250, "stream": stream}))
         s.shutdown(socket.SHUT_WR)
         said = read_all(s)
     assert b"HTTP/1.1 200 OK" in said
@@ -278,11 +278,11 @@ def test_half_closed_clients_are_served(start, stream):
         assert json.loads(body)["usage"]["completion_tokens"] == 250
     # One that has gone wholly is noticed at once.
     s = connect(server)
-    s.sendall(post("/v1/completions", {"prompt": [[5, i + 1] for i in range(64)], **LONG, "stream": stream}))
-    server.wait_metric_above("vllm:num_requests_running", 0)
+    s.sendall(post("/v1/completions", {"prompt": [[5, i + 1] for i in range(8)], **LONG, "stream": stream}))
+    server.wait_metric("vllm:num_requests_running", 8)
     s.close()
+    server.wait_metric("quire:clients_gone_total", 1)
     server.wait_metric("quire:kv_blocks_used", 0)
-    assert server.metric("quire:clients_gone_total") >= 1
 
 
 def test_long_bodies_are_read_at_a_low_priority(start):

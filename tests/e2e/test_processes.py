@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that die, clients that go away, and what the others notice of it: nothing."""
+import concurrent.futures
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,25 +112,23 @@ def test_engine_killed_streams_survive(start, large):
 
 
 def test_engine_away_then_503(start):
-    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64", "--engine-timeout", "1", "--sse-ping-ms", "100")
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64", "--engine-timeout", "1", "--sse-ping-ms", "100",
+                   "--stall-timeout", "3600")  # no other engine takes its place
     engine = server.children("quire-engine")[0]
     os.kill(engine, signal.SIGSTOP)  # hangs: connected, but silent
     try:
-        begun = time.monotonic()
         connection, answer = server.raw("POST", "/v1/completions", {"prompt": [1, 2], "max_tokens": 4})
         assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
         assert "not available" in answer.read().decode()
-        assert time.monotonic() - begun < 15
         assert server.get("/ready")[0] == 503 and "does not respond" in server.get("/ready")[1]
         assert server.get("/health")[0] == 200
         for stream in (False, True):  # the engine is away for longer than the limit: none waits again
-            begun = time.monotonic()
             connection, answer = server.raw("POST", "/v1/completions", {"prompt": [1, 2], "max_tokens": 4, "stream": stream})
-            assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1 and time.monotonic() - begun < 10
+            assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
             assert json.loads(answer.read())["error"]["code"] == "service_unavailable"
     finally:
         os.kill(engine, signal.SIGCONT)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while server.get("/ready")[0] != 200:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -155,29 +155,32 @@ def test_engine_that_hangs_is_replaced(start):
     stream = Stream(server, [4, 5, 6], max_tokens=LONG, seed=1)
     assert stream.begun.wait(HANG_S)
     os.kill(server.children("quire-engine")[0], signal.SIGSTOP)
-    server.process.wait_line(r"engine \(process \d+\) was stopped by a signal or a debugger and does not respond: killing it", seconds=30)
+    server.process.wait_line(r"engine \(process \d+\) was stopped by a signal or a debugger and does not respond: killing it")
     assert stream.result() == want
     assert all(isinstance(s.result(), list) and len(s.ids) == LONG for s in fillers)
 
 
-def test_two_frontends_one_killed(start):
-    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512", "--frontends", "2")
-    want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(16)]
-    streams = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(16)]
-    for stream in streams:
-        assert stream.begun.wait(HANG_S)
-    victim = server.children("quire-frontend")[0]
+def test_two_frontends_one_killed(start, large):
+    """The streams of the other one are whole, those of the killed one end early."""
+    server = start(large, "--load-format", "dummy", *OPTIONS, "--num-gpu-blocks-override", "512", "--frontends", "2")
+    want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(6)]
+    victim, other = server.children("quire-frontend")
+    streams = {}
+    for pid, stopped in ((other, victim), (victim, other)):  # who is stopped accepts no connection; the victim's streams are the last ones
+        os.kill(stopped, signal.SIGSTOP)
+        streams[pid] = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in (range(3) if pid == other else range(3, 6))]
+        for stream in streams[pid]:
+            assert stream.begun.wait(HANG_S)
+        if pid == other:
+            os.kill(stopped, signal.SIGCONT)
     mark = len(server.process.lines)
     os.kill(victim, signal.SIGKILL)
+    os.kill(other, signal.SIGCONT)
     server.process.wait_line(r"frontend . \(process \d+\) was killed by signal 9.*restarting", start=mark)
-    results = [s.result() for s in streams]
-    lost = [r for r in results if not (isinstance(r, list) and len(r) == LONG)]
-    assert len(lost) < len(results), "both frontends' streams broke"
-    for result, stream, tokens in zip(results, streams, want):
-        if stream.finish:
-            assert result == tokens
-        else:
-            assert stream.ids == tokens[:len(stream.ids)]
+    assert [s.result() for s in streams[other]] == want[:3]
+    for stream, tokens in zip(streams[victim], want[3:]):
+        stream.result()
+        assert not stream.finish and stream.ids == tokens[:len(stream.ids)]
     assert [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)] == want[:4]
     server.wait_metric("quire:kv_blocks_used", 0)
 
@@ -193,9 +196,7 @@ def test_client_gone_frees_its_blocks(start, large):
         data = json.dumps(body).encode()
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                      b"Content-Length: %d\r\n\r\n" % len(data) + data)
-        deadline = time.monotonic() + 20
-        while server.metric("quire:kv_blocks_used") == 0:
-            assert time.monotonic() < deadline
+        server.wait_metric_above("quire:kv_blocks_used", 0)
         sock.close()
         server.wait_metric("quire:clients_gone_total", gone + 1)
         server.wait_metric("quire:kv_blocks_used", 0)
@@ -209,23 +210,42 @@ def test_64_streams_through_40_blocks(start):
     small = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "40", "--max-num-seqs", "64")
     jobs = [([3 + i, 7, 11 + i % 5] * (1 + i % 7), 20 + (i * 37) % 90, i) for i in range(64)]
     want = [alone(small, p, max_tokens=n, seed=s) for p, n, s in jobs]
-    assert together(small, [{"prompt": p, "max_tokens": n, "seed": s} for p, n, s in jobs]) == want
+    assert small.raw("POST", "/pause?mode=keep")[1].read()  # all are there when the first one begins
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        found = pool.submit(together, small, [{"prompt": p, "max_tokens": n, "seed": s} for p, n, s in jobs])
+        small.wait_metric("vllm:num_requests_waiting", 64)
+        assert small.raw("POST", "/resume")[1].read()
+        assert found.result() == want
     small.wait_metric_above("vllm:num_preemptions_total", 0)
     small.wait_metric("quire:kv_blocks_used", 0)
     assert small.metric("quire:kv_blocks_total") == 40
 
 
-def test_sigterm_finishes_what_is_open(start):
-    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
+def wait_until_refused(server):
+    """Until both the supervisor and its frontend have closed the port."""
+    deadline = time.monotonic() + HANG_S
+    while True:
+        try:
+            socket.create_connection((server.host, int(server.port)), timeout=0.05).close()
+        except ConnectionRefusedError:
+            return
+        except OSError:  # the kernel would try again after a second; or it was reset as the port was closed
+            pass
+        assert time.monotonic() < deadline, "the port is still open"
+        time.sleep(0.01)
+
+
+def test_sigterm_finishes_what_is_open(start, large):
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--num-gpu-blocks-override", "512", "--shutdown-timeout", "3600")
     streams = slow(server, 8)
     for stream in streams:
         assert stream.begun.wait(HANG_S)
     server.process.process.send_signal(signal.SIGTERM)
-    server.process.wait_line(r"terminated: accepting no new requests")
-    with pytest.raises(OSError):
-        server.get("/health")
+    open_ones, = re.findall(r"\d+", server.process.wait_line(r"terminated: accepting no new requests, \d+ requests are open")[0])
+    assert int(open_ones) > 0
+    wait_until_refused(server)
     assert all(len(s.result()) == LONG and s.finish == "length" for s in streams)
-    assert server.process.exit_code(30) == 0
+    assert server.process.exit_code() == 0
     assert not server.children("quire-engine") and not server.children("quire-frontend")
 
 
@@ -240,7 +260,7 @@ def test_sigterm_while_the_model_is_read(run, tmp_path):
         frontend.wait_line("listening on")
         time.sleep(0.005 * i)
         frontend.process.send_signal(signal.SIGTERM)
-        assert frontend.exit_code(20) == 0
+        assert frontend.exit_code() == 0
 
 
 def test_sigterm_as_soon_as_the_port_answers():
@@ -259,7 +279,7 @@ def test_sigterm_as_soon_as_the_port_answers():
                                 stderr=write_end)
     os.close(write_end)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
@@ -270,7 +290,7 @@ def test_sigterm_as_soon_as_the_port_answers():
         frontend.send_signal(signal.SIGTERM)
         with open(read_end, "rb") as log:
             said = log.read()
-        assert frontend.wait(20) == 0
+        assert frontend.wait(HANG_S) == 0
         # the pipe is full until here, so a line that waits for too long may be dropped: the log says how many
         assert b"listening on" in said or b"log lines were dropped" in said
         assert b"terminated" in said or b"log lines were dropped" in said
@@ -280,13 +300,13 @@ def test_sigterm_as_soon_as_the_port_answers():
 
 
 def test_shutdown_timeout_ends_requests_with_an_error(start, large):
-    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--num-gpu-blocks-override", "512",
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--num-gpu-blocks-override", "2048",
                    "--shutdown-timeout", "0")
     tails, wholes, begun = {}, {}, threading.Semaphore(0)
 
     def ask(i, stream):
-        body = json.dumps({"prompt": [1, 2, i + 3], "max_tokens": LONG, "stream": stream, **BODY})
-        connection = http.client.HTTPConnection(server.host, int(server.port), timeout=60)
+        body = json.dumps({"prompt": [1, 2, i + 3], "max_tokens": 1900, "stream": stream, **BODY})
+        connection = http.client.HTTPConnection(server.host, int(server.port), timeout=HANG_S)
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         if stream:
@@ -300,11 +320,11 @@ def test_shutdown_timeout_ends_requests_with_an_error(start, large):
     for thread in threads:
         thread.start()
     for _ in range(8):
-        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=HANG_S)
     server.wait_metric("vllm:num_requests_running", 16)
     assert server.stop() == 0
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG_S)
         assert not thread.is_alive()
     assert len(tails) == 8 and len(wholes) == 8, "an answer was cut off"
     for tail in tails.values():
@@ -314,26 +334,20 @@ def test_shutdown_timeout_ends_requests_with_an_error(start, large):
         assert status == 503 and b"the server is shutting down" in body
 
 
-def test_shutdown_refuses_connections(start):
-    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64", "--max-num-seqs", "1")
-    streams = slow(server, 16)
-    assert streams[0].begun.wait(HANG_S)
+def test_shutdown_refuses_connections(start, large):
+    """While a stream goes on, behind which others wait."""
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--num-gpu-blocks-override", "512", "--max-num-seqs", "1",
+                   "--shutdown-timeout", "3600")
+    first = server.events("/v1/completions", {"prompt": [1, 2], "max_tokens": 3900, **BODY}, timeout=HANG_S)
+    next(first)
+    streams = [Stream(server, [9, i + 1, 3], max_tokens=4, seed=i) for i in range(16)]
+    server.wait_metric("vllm:num_requests_waiting", 16)
     server.process.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 20
-    while True:  # until both the supervisor and its frontend have closed the port
-        try:
-            socket.create_connection((server.host, int(server.port)), timeout=0.05).close()
-        except ConnectionRefusedError:
-            break
-        except TimeoutError:  # the kernel would try again after a second, when all streams may be over
-            pass
-        assert time.monotonic() < deadline, "the port is still open"
-        time.sleep(0.01)
+    wait_until_refused(server)
     assert server.process.process.poll() is None, "requests are still open, so the server runs"
-    for stream in streams:  # those that had not connected at the signal were refused
-        late = stream is not streams[0] and isinstance(stream.result(), ConnectionRefusedError)
-        assert late or isinstance(stream.result(), list), stream.error
-    assert server.process.process.wait(30) == 0
+    first.close()
+    assert all(len(s.result()) == 4 for s in streams)
+    assert server.process.exit_code() == 0
 
 
 def test_shutdown_resets_no_connection(start):
@@ -356,11 +370,14 @@ def test_shutdown_resets_no_connection(start):
     for client in clients:
         client.start()
     assert answered.wait(HANG_S)
-    time.sleep(0.2)  # all are busy
+    deadline = time.monotonic() + HANG_S
+    while len(outcomes) <= 4 * len(clients):  # all are busy
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     server.process.process.send_signal(signal.SIGTERM)
     for client in clients:
         client.join(HANG_S)
-    assert server.process.process.wait(30) == 0
+    assert server.process.exit_code() == 0
     assert outcomes.count(b"HTTP/1.1 200 OK") > len(clients)
     assert set(outcomes) == {b"HTTP/1.1 200 OK", ConnectionRefusedError}
 
@@ -371,7 +388,7 @@ def test_children_die_with_the_supervisor(start):
     assert len(children) == 2
     server.process.process.kill()
     server.process.process.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in children if state(pid) not in ("Z", None)):
         assert time.monotonic() < deadline, "children live on"
         time.sleep(0.05)
@@ -388,7 +405,7 @@ def state(pid):
 def test_bad_model_ends_at_once(run, tmp_path):
     for folder, word in [(tmp_path / "none", "none"), (tmp_path, "config.json")]:
         process = run("quire", "serve", folder, "--port", "0")
-        assert process.exit_code(20) == 3
+        assert process.exit_code() == 3
         assert word in process.log() and len(process.log().splitlines()) == 1
 
 

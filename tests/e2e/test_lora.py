@@ -236,12 +236,11 @@ def test_worker_killed(server):
     ids = prompts(R8)[0]["ids"]
     want = {m: ask(server, ids, m, max_tokens=200) for m in ("r4", "r8", "llama")}
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        running = [(m, pool.submit(ask, server, ids, m, max_tokens=200)) for m in list(want) * 4]
-        server.wait_metric_above("vllm:num_requests_running", 0)
+        running = list(pool.map(lambda m: (m, stream(server, ids, m)), list(want) * 4))
         engine = server.children("quire-engine")[0]
         os.kill(server.children("quire-worker", of=engine)[0], signal.SIGKILL)
-        for model, answer in running:
-            assert answer.result() == want[model], model
+        for model, finish in running:
+            assert finish() == want[model], model
 
 
 def test_engine_killed(server):
@@ -250,11 +249,9 @@ def test_engine_killed(server):
     assert load(server, "new", R8)[0] == 200 and unload(server, "r4")[0] == 200
     want = ask(server, ids, "new", max_tokens=200)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(ask, server, ids, "new", max_tokens=200) for _ in range(4)]
-        server.wait_metric_above("vllm:num_requests_running", 0)
+        running = list(pool.map(lambda _: stream(server, ids, "new"), range(4)))
         os.kill(server.children("quire-engine")[0], signal.SIGKILL)
-        for answer in running:
-            assert answer.result() == want
+        assert [finish() for finish in running] == [want] * 4
     assert {m["id"] for m in json.loads(server.get("/v1/models")[1])["data"]} == {"llama", "r8", "new"}
 
 

@@ -12,7 +12,8 @@ import pytest
 from http2_frames import DATA, ENHANCE_YOUR_CALM, HEADERS, REFUSED_STREAM, RST_STREAM, Http2
 from servers import BUNDLED, HANG_S, MODELS, Http
 
-OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100")
+# One thread: on a machine that is busy with other things two of them mostly wait for each other.
+OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100", "--threads", "1")
 ONE = {"prompt": [1, 2], "max_tokens": 1}
 LONG = {"max_tokens": 1900, "ignore_eos": True, "stream": True}  # of the bundled model: it takes seconds
 JSON = ("content-type", "application/json")

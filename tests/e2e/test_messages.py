@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from servers import BUNDLED
+from servers import BUNDLED, HANG_S
 from test_responses import THINK, WEATHER, WHO
 
 TOOL = {"name": "get_weather", "description": "the weather of a city",
@@ -266,9 +266,9 @@ def test_aborted(start, streams):
     server = start(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "256")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(stream if streams else create, client_of(server), max_tokens=1900, extra_body={"ignore_eos": True})
-        while server.metric("vllm:num_requests_running") < 1:
+        while server.metric("quire:engine_generation_tokens_total") < 1:
             assert not asked.done()
         assert server.post("/pause?mode=abort", {})[0] == 200
         with pytest.raises(anthropic.APIStatusError) as raised:
-            asked.result(60)
+            asked.result(HANG_S)
     assert "aborted" in str(raised.value) and raised.value.body["error"]["type"] == "overloaded_error"

@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai.types import responses as types
 
-from servers import BUNDLED
+from servers import BUNDLED, HANG_S
 
 WHO = "Who are you?"
 TOOL = {"type": "function", "name": "get_weather", "description": "the weather of a city",
@@ -309,12 +309,12 @@ def test_without_effect(client):
 def test_aborted(start, streams):
     """By an administrator's pause: a response that failed, with what there was."""
     server = start(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "256")
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=HANG_S)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(stream if streams else create, client, max_output_tokens=1900, extra_body={"ignore_eos": True})
-        while server.metric("vllm:num_requests_running") < 1:
+        while server.metric("quire:engine_generation_tokens_total") < 1:
             assert not asked.done()
         assert server.post("/pause?mode=abort", {})[0] == 200
-        answer = valid(asked.result(60))
+        answer = valid(asked.result(HANG_S))
     assert answer.status == "failed" and answer.error.code == "server_error" and "aborted" in answer.error.message
     assert answer.output[0].status == "incomplete" and answer.usage.output_tokens < 1900

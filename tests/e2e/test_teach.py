@@ -129,12 +129,13 @@ def test_goes_on_after_a_kill(tmp_path):
     args = ("--teacher-url", server.url, "--data", data, "--top-k", "4", "--connections", "2")
     assert teach(*args, "--output", whole).returncode == 0
     for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 128 + 15), (signal.SIGINT, 128 + 2)):
-        n_before, n_asked = sum(1 for _ in part.glob("*")), server.n_answered
+        n_before, is_held = sum(1 for _ in part.glob("*")), server.hold(8)
         process = subprocess.Popen([BIN / "quire-teach", *map(str, args), "--output", part], stderr=subprocess.PIPE, text=True)
-        while server.n_answered < n_asked + 8 and process.poll() is None:
+        while not is_held() and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
-        _, log = process.communicate(timeout=30)
+        server.release()
+        _, log = process.communicate(timeout=120)
         assert process.returncode == code, (n_before, log)
         assert code < 0 or "the same command goes on" in log
         assert not list(part.glob("*.logprobs"))
@@ -207,12 +208,15 @@ class Flaky:
                     self.reply(failure[0], failure[2], failure[1])
                     return
                 time.sleep(delay_s)
+                with outer.lock:
+                    outer.lock.wait_for(lambda: outer.n_answer_max is None or outer.n_answered < outer.n_answer_max)
                 answer = outer.answer(body)
                 self.reply(200, change(answer) if change else answer)
                 with outer.lock:
                     outer.n_answered += 1
 
-        self.lock, self.n_asked, self.n_answered, self.bodies, self.connections = threading.Lock(), 0, 0, [], []
+        self.lock, self.n_asked, self.n_answered, self.bodies, self.connections = threading.Condition(), 0, 0, [], []
+        self.n_answer_max = None
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -229,6 +233,17 @@ class Flaky:
             rows.append(row)
         return {"id": "x", "object": "text_completion", "model": body["model"],
                 "choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length", "prompt_logprobs": rows}]}
+
+    def hold(self, n):
+        """After n more answers none is given until release(), but to requests that are being answered. Returns what tells if it is so."""
+        with self.lock:
+            self.n_answer_max = self.n_answered + n
+        return lambda: self.n_answered >= self.n_answer_max
+
+    def release(self):
+        with self.lock:
+            self.n_answer_max = None
+            self.lock.notify_all()
 
     def close(self):
         """As a server that ends: connections that are open are cut."""

@@ -89,14 +89,15 @@ def test_a_server_that_restarts_in_the_middle(tmp_path):
     """Connections are cut and refused for a while; the run waits and goes on with the same requests."""
     samples = make_samples(40)
     server = Flaky(delay_s=0.02)
-    port = server.server.server_port
+    port, is_held = server.server.server_port, server.hold(10)
     process = subprocess.Popen([BIN / "quire-teach", "--teacher-url", server.url, "--data",
                                 write_samples(tmp_path / "d.jsonl", samples), "--top-k", "3", "--output", tmp_path / "out",
                                 "--connections", "2"], stderr=subprocess.PIPE, text=True)
-    while server.n_answered < 10:
+    while not is_held():
         assert process.poll() is None
         time.sleep(0.01)
     server.close()
+    server.release()
     time.sleep(1)
     assert process.poll() is None
     server = Flaky(delay_s=0, port=port)

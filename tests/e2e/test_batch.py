@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from servers import BIN, BUNDLED, MODELS
+from servers import BIN, BUNDLED, HANG_S, MODELS
 
 FAST = ("--dtype", "float32", "--skip-tokenizer-init", "--num-gpu-blocks-override", "256")
 
@@ -148,7 +148,7 @@ def begin(folder, model, *options):
     """A run that has written a result or more and is not through."""
     process = subprocess.Popen(command(model, folder / "in", folder / "out", "--load-format", "dummy", "--skip-tokenizer-init",
                                        "--num-gpu-blocks-override", "512", *options), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not (folder / "out").exists() or (folder / "out").stat().st_size == 0:
         assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
         time.sleep(0.005)
@@ -178,7 +178,7 @@ def test_an_interrupted_run_goes_on(long_batch, large, number):
     process = begin(long_batch, large)
     process.send_signal(number)
     process.stderr.read()
-    assert process.wait(30) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    assert process.wait(HANG_S) == (130 if number == signal.SIGINT else -signal.SIGKILL)
     with open(long_batch / "out", "a") as out:
         out.write('{"id":"batch_req_torn","custom')  # as a full disk leaves it
     left = len((long_batch / "out").read_text().splitlines()) - 1
@@ -191,7 +191,7 @@ def test_the_engine_may_die(long_batch, large):
     process = begin(long_batch, large)
     os.kill(engine_of(process), signal.SIGKILL)
     log = process.stderr.read()
-    assert process.wait(60) == 0, log
+    assert process.wait(HANG_S) == 0, log
     assert "restarting it" in log
     first = {k: tokens(r) for k, r in results(long_batch / "out").items()}
     (long_batch / "out").unlink()

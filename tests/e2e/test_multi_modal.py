@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from servers import BIN, MODELS, ROOT
+from servers import BIN, HANG_S, MODELS, ROOT
 
 GRID, STRIP, MARK = -7, -8, 7
 ONE = [[1, 2, 3], [4, 5, 6]]
@@ -298,7 +298,7 @@ def test_large_items_over_tcp_outlive_the_engine(run, plugin, model, tmp_path):
 
 def kill(server, name):
     """One that runs: after a crash its successor may not be there yet."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         engines = server.children("quire-engine")
         found = engines if name == "quire-engine" else [p for e in engines for p in server.children(name, e)]

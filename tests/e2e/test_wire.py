@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from servers import BIN, MODELS, Http
+from servers import BIN, HANG_S, MODELS, Http
 
 ENGINE = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64")
 
@@ -66,7 +66,7 @@ def test_tcp_with_keys(run, keys, tmp_path):
 
 def reason(server, word):
     """What /ready says when a word is in it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while word not in server.get("/ready")[1]:
         assert time.monotonic() < deadline, server.get("/ready")
         time.sleep(0.05)
@@ -118,9 +118,9 @@ def test_keys_that_are_replaced_at_the_engine(run, keys, tmp_path):
 def test_tcp_needs_keys(run):
     address = f"tcp://127.0.0.1:{free_port()}"
     engine = run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
-    assert engine.exit_code(20) == 2 and "keys" in engine.log()
+    assert engine.exit_code() == 2 and "keys" in engine.log()
     front = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
-    assert front.exit_code(20) == 2 and "keys" in front.log()
+    assert front.exit_code() == 2 and "keys" in front.log()
 
 
 def test_insecure_tcp_when_meant(run):
@@ -135,7 +135,7 @@ def test_insecure_tcp_when_meant(run):
 def test_an_engine_that_is_not_there_is_told_of(run):
     """Before a request has waited for it in vain."""
     server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", "tcp://nosuch.invalid:5", "--insecure-tcp")
-    server.process.wait_line(r"WARNING frontend: link: no engine has answered at tcp://nosuch.invalid:5 yet", 12)
+    server.process.wait_line(r"WARNING frontend: link: no engine has answered at tcp://nosuch.invalid:5 yet")
 
 
 def test_another_model_is_refused(run, tmp_path):
@@ -143,7 +143,7 @@ def test_another_model_is_refused(run, tmp_path):
     run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
     server = frontend(run, MODELS / "qwen2", "--skip-tokenizer-init", "--engine", address)
     server.process.wait_line(r"model.*differs")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while "differs" not in server.get("/ready")[1]:
         assert time.monotonic() < deadline, server.get("/ready")
     status, answer = server.post("/v1/completions", {"prompt": [1], "max_tokens": 1})
@@ -157,7 +157,7 @@ def test_frontend_before_engine(run, tmp_path):
     address = f"ipc://{tmp_path}/engine"
     process = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
     server = Http(process.wait_line(r"listening on (http://\S+)")[1])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while "loading" in server.get("/ready")[1]:
         assert time.monotonic() < deadline
     answers = []
@@ -165,5 +165,5 @@ def test_frontend_before_engine(run, tmp_path):
     thread.start()
     time.sleep(0.5)
     run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
-    thread.join(60)
+    thread.join(HANG_S)
     assert answers[0]["usage"]["completion_tokens"] == 3

@@ -22,7 +22,7 @@ def start():
         return servers[-1]
     yield begin
     for server in servers:
-        server.stop(seconds=60)
+        server.stop()
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def run():
         return processes[-1]
     yield begin
     for process in reversed(processes):
-        process.stop(60)
+        process.stop()
 
 
 @pytest.fixture(scope="session")

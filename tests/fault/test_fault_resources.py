@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from servers import BIN, BUNDLED, Http
+from servers import BIN, BUNDLED, HANG_S, Http
 from streams import Client, answer, kinds
 
 OPTIONS = ("--num-gpu-blocks-override", "600", "--max-num-seqs", "32", "--heartbeat-ms", "100")
@@ -91,13 +91,13 @@ def test_no_descriptors(start):
     undo()
     server.process.wait_line(r"the worker is running again", start=mark)
     n = [c.n_answer for c in clients]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while any(c.n_answer == before for c, before in zip(clients, n)):
         assert time.monotonic() < deadline and not any(c.wrong for c in clients), [c.wrong for c in clients]
         time.sleep(0.02)
     stop.set()
     for c in clients:
-        c.join(60)
+        c.join(HANG_S)
         assert not c.wrong
     assert server.children("quire-engine") == [engine]
 
@@ -277,13 +277,13 @@ def test_clock_jumps(start, tmp_path):
     for k, seconds in enumerate((-86000, 0, 40000, -3, 7, -86400, 86000, 0) * 2):
         jump(seconds)
         n = sum(c.n_event for c in clients)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while sum(c.n_event for c in clients) <= n + 20:
             assert time.monotonic() < deadline and not any(c.wrong for c in clients), [c.wrong for c in clients]
             time.sleep(0.01)
     stop.set()
     for c in clients:
-        c.join(60)
+        c.join(HANG_S)
         assert not c.wrong
     assert answers(server) == want
     assert (server.children("quire-engine"), server.children("quire-frontend")) == pids

@@ -235,9 +235,9 @@ void exchange_half_closed(struct http_exchange *x)
         exchange_hung_up(x);
 }
 
-/* The kernel tells h2o that there is room only when a third of its queue, which may be megabytes, is
- * empty. A client that reads slowly is seen before, by what is left in the queue. HTTP/2 has other
- * streams in the same queue. */
+/* The kernel tells h2o that there is room only when a third of its queue, which may be megabytes,
+ * is empty. A client that reads slowly is seen before, by what is left in the queue. HTTP/2 has
+ * other streams in the same queue. */
 static void note_progress(struct http_exchange *x, int64_t now_ms)
 {
     h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);

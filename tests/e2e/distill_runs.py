@@ -77,6 +77,11 @@ class Run:
     def start(self, **changes):
         return subprocess.Popen(self.command(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def start_held(self, **changes):
+        """As start(). It waits for a reader of what it prints: some tens of steps of --json are more than a pipe of 4 KiB and the reader's
+        buffer hold, so that it is not over when something is done to it."""
+        return subprocess.Popen(self.command(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pipesize=4096)
+
     def go(self, code=0, **changes):
         """Runs to the end; returns (standard output, standard error)."""
         done = subprocess.run(self.command(**changes), capture_output=True, text=True, timeout=300, check=False)

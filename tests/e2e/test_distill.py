@@ -99,15 +99,17 @@ def test_threads_and_stages_give_the_same_bits(tmp_path, dtype):
         assert again.weight_bytes(10) == first, name
 
 
-def run_with_stop(run, stop, after=3, **changes):
-    """A run that `stop` ends after so many steps."""
-    process = run.start(**changes)
-    deadline = time.monotonic() + 60
+def run_with_stop(run, stop, after=3, held=True, **changes):
+    """A run that `stop` ends after so many steps, or some more. held: it cannot be over before."""
+    process = (run.start_held if held else run.start)(**changes, json=held or None)
     while not run.metrics.exists() or run.metrics.read_text().count("\n") < after:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
-        time.sleep(0.005)
+        if held:
+            assert process.stdout.readline(), process.communicate()[1]
+        else:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.005)
     stop(process)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
@@ -134,7 +136,7 @@ def same_numbers(a, b):
 def test_sigterm_finishes_the_step_and_the_run_goes_on(tmp_path, undisturbed, ranks):
     run = Run(tmp_path, "tied_fkl_T2_ce05_ragged")
     options = {**LONG, "shuffle": True, "no_shuffle": None, "pipeline_parallel_size": ranks}
-    code, _, err = run_with_stop(run, lambda process: process.terminate(), **options)
+    code, _, err = run_with_stop(run, lambda process: process.terminate(), held=False, **options)  # --json does not say how it ends
     assert code == 0, err
     done = run.lines()[-1]["step"]
     assert done < 300 and (run.output / f"state-{done}").is_dir()
@@ -445,10 +447,10 @@ def test_a_reader_that_ends_stops_the_run_behind_its_step(tmp_path, undisturbed,
     output that were lost make the exit code 1."""
     run = Run(tmp_path, "tied_fkl_T2_ce05_ragged")
     options = LONG | {"shuffle": True, "no_shuffle": None, "pipeline_parallel_size": ranks, "state_every": 0}
-    process = run.start(**options, **({"json": True} if stream == "stdout" else {}))
+    process = run.start_held(**options, **({"json": True} if stream == "stdout" else {}))
     getattr(process, stream).readline()
     getattr(process, stream).close()
-    assert process.wait(timeout=60) == (1 if stream == "stdout" else 0)
+    assert process.wait(timeout=300) == (1 if stream == "stdout" else 0)
     states = [path.name for path in run.output.glob("state-*")]
     assert len(states) == 1 and 0 < int(states[0].split("-")[1]) < 300
     run.go(**options)

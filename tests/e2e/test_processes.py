@@ -11,8 +11,6 @@ import subprocess
 import threading
 import time
 
-import pytest
-
 from servers import BIN, BUNDLED, MODELS
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "200")

@@ -250,12 +250,13 @@ def test_serve_without_models(fake):
 
 
 def test_serve_interrupted_says_what_it_has(fake):
-    process = subprocess.Popen([BIN / "quire-bench", "serve", "--base-url", fake.url, "--num-prompts", "3", "--request-rate", "0.02",
-                                "--input-len", "4", "--num-warmups", "1"], stdout=subprocess.PIPE, text=True)
+    fake.mode = "slow"  # but for the warm-up
+    process = subprocess.Popen([BIN / "quire-bench", "serve", "--base-url", fake.url, "--num-prompts", "3", "--input-len", "4",
+                                "--num-warmups", "1"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not fake.bodies and time.monotonic() < deadline:
+    while len(fake.bodies) < 2:  # the warm-up, and the first request that is measured
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and "successful requests" in out

@@ -12,10 +12,11 @@
  *                         p   = exp(S - m) in the accumulators' registers, which as bf16 are the next A
  *                         acc += p V      m64nDk16, V as its rows lie: rows are k (N-major)
  *
- * While one consumer computes its softmax, the other uses the tensor cores. (Rejected: issuing the next S after p V
- * before the wait; the compiler then serializes the products, C7520.) Q is read once and kept as fragments: in
- * shared memory it would be read again for every tile, with 64 columns of B as many bytes as B itself, which
- * already needs the full bandwidth of shared memory (128 bytes a cycle).
+ * A consumer starts the next tile's S and p V together, and computes the next softmax while p V is computed
+ * (FlashAttention-3, arXiv 2407.08608, section 3.2); the other consumer uses the tensor cores meanwhile too. All
+ * registers of both products are ready before the first of them: else the compiler serializes them (C7520). Q is
+ * read once and kept as fragments: in shared memory it would be read again for every tile, with 64 columns of B
+ * as many bytes as B itself, which already needs the full bandwidth of shared memory (128 bytes a cycle).
  *
  * Shared memory (sm90a_shared), 130 KiB, or 161 with heads of 128:
  *     stage [8 or 16]     64 positions x D bf16 in panels of 64 columns, 128-byte swizzle (hopper.h)
@@ -229,46 +230,118 @@ static __device__ __forceinline__ void pass_over(sm90a_shared<D> &s, struct ring
         }
 }
 
-/* acc += p V; s: exp(S - m) as accumulators. */
-template <int D>
-static __device__ __forceinline__ void add_values(struct warp_state<D> &w, const float s[8][4],
-                                                  const uint16_t *v)
+template <int D> struct consumer { /* 64 rows */
+    struct warp_rows rows;
+    struct warp_state<D> w;
+    warp_total<D, split_total<D>::place> total;
+    uint32_t q[D / 16][4], p[TILE / 16][4]; /* A of the two products */
+};
+
+/* exp(S - m) as accumulators becomes A. */
+static __device__ __forceinline__ void weights_of(uint32_t (&p)[TILE / 16][4], const float s[8][4])
 {
-    const uint64_t b = wgmma_rows_k(shared_offset(v), TILE);
-    uint32_t p[TILE / 16][4];
 #pragma unroll
     for (unsigned k = 0; k < TILE / 16; k++)
 #pragma unroll
         for (unsigned i = 0; i < 4; i++)
             p[k][i] = bf16_pair(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
-    hold(p);
-    hold(w.acc);
-    wgmma_fence();
-#pragma unroll
-    for (unsigned k = 0; k < TILE / 16; k++) {
-        const uint64_t at = wgmma_further(b, wgmma_rows_k_at(WGMMA_K * k));
-        if constexpr (D == 64)
-            wgmma_n8(w.acc, p[k], at, true, true);
-        else
-            wgmma_n16(w.acc, p[k], at, true, true);
-    }
-    wgmma_commit();
-    wgmma_wait(0);
-    hold(w.acc);
 }
 
+/* A group of products: s = Q K^T. */
 template <int D>
-static __device__ __forceinline__ void score_keys(float (&s)[8][4], const uint32_t q[D / 16][4],
-                                                  const uint16_t *keys)
+static __device__ __forceinline__ void start_scores(float (&s)[8][4], const uint32_t q[D / 16][4],
+                                                    const uint16_t *keys)
 {
     const uint64_t b = wgmma_columns_k(shared_offset(keys));
-    wgmma_fence();
 #pragma unroll
     for (unsigned k = 0; k < D / 16; k++)
         wgmma_n8(s, q[k], wgmma_further(b, wgmma_columns_k_at(TILE, WGMMA_K * k)), k > 0, false);
     wgmma_commit();
+}
+
+/* A group of products: acc += p V. */
+template <int D>
+static __device__ __forceinline__ void start_values(struct consumer<D> &c, const uint16_t *v)
+{
+    const uint64_t b = wgmma_rows_k(shared_offset(v), TILE);
+#pragma unroll
+    for (unsigned k = 0; k < TILE / 16; k++) {
+        const uint64_t at = wgmma_further(b, wgmma_rows_k_at(WGMMA_K * k));
+        if constexpr (D == 64)
+            wgmma_n8(c.w.acc, c.p[k], at, true, true);
+        else
+            wgmma_n16(c.w.acc, c.p[k], at, true, true);
+    }
+    wgmma_commit();
+}
+
+/* The scores of the first tile. */
+template <int D>
+static __device__ __forceinline__ void
+begin_tiles(struct consumer<D> &c, const struct attention_args &a, sm90a_shared<D> &s,
+            struct ring_position *t, uint32_t tile, unsigned patience)
+{
+    float sc[8][4];
+    const uint16_t *keys = wait_for<D>(s, *t, patience);
+    wgmma_fence();
+    start_scores<D>(sc, c.q, keys);
     wgmma_wait(0);
-    hold(s);
+    hold(sc);
+    let_go<D>(s, t);
+    finish_scores(sc, c.rows, a, (int)(tile * TILE), nullptr);
+    soften<D>(sc, c.w);
+    weights_of(c.p, sc);
+}
+
+/* The values of a tile, and the scores of the next one. */
+template <int D>
+static __device__ __forceinline__ void
+next_tile(struct consumer<D> &c, const struct attention_args &a, sm90a_shared<D> &s,
+          struct ring_position *t, uint32_t tile, unsigned patience)
+{
+    float sc[8][4];
+    struct ring_position of_keys = *t;
+    next_position<D>(&of_keys);
+    const uint16_t *v = wait_for<D>(s, *t, patience);
+    const uint16_t *keys = wait_for<D>(s, of_keys, patience);
+    hold(c.p);
+    hold(c.w.acc);
+    wgmma_fence();
+    start_scores<D>(sc, c.q, keys);
+    start_values<D>(c, v);
+    wgmma_wait(1);
+    hold(sc);
+    finish_scores(sc, c.rows, a, (int)((tile + 1) * TILE), nullptr);
+    if ((tile + 1) % (PLAN_SPLIT / TILE) == 0) { /* acc is complete, and another one begins */
+        wgmma_wait(0);
+        hold(c.w.acc);
+        end_split(c.w, c.total);
+        begin_split<D>(c.w);
+        soften<D>(sc, c.w);
+    } else {
+        const struct row_factors f = soften_scores<D>(sc, c.w);
+        wgmma_wait(0);
+        hold(c.w.acc);
+        rescale(c.w, f);
+    }
+    let_go<D>(s, t); /* V, then K: they are filled in this order */
+    let_go<D>(s, t);
+    weights_of(c.p, sc);
+}
+
+/* The values of the last tile. */
+template <int D>
+static __device__ __forceinline__ void end_tiles(struct consumer<D> &c, sm90a_shared<D> &s,
+                                                 struct ring_position *t, unsigned patience)
+{
+    const uint16_t *v = wait_for<D>(s, *t, patience);
+    hold(c.p);
+    hold(c.w.acc);
+    wgmma_fence();
+    start_values<D>(c, v);
+    wgmma_wait(0);
+    hold(c.w.acc);
+    let_go<D>(s, t);
 }
 
 /* Tiles that the consumer's rows see something of. */
@@ -292,39 +365,30 @@ static __device__ __forceinline__ void consume_one(const struct attention_args &
                                                    sm90a_shared<D> &s, struct ring_position *t,
                                                    unsigned patience)
 {
-    struct warp_state<D> w;
-    warp_total<D, split_total<D>::place> total = {};
-    struct warp_rows r;
+    struct consumer<D> c;
     struct tile_range mine;
-    uint32_t q[D / 16][4];
     {
         const struct work k = work_of(a, i);
         const uint32_t row = row_of_team(k);
         mine = tiles_of_team(k, a, row);
-        rows_of_warp(&r, k.p, a, row + threadIdx.x % WGMMA_THREADS / WARP * 16);
-        load_a<D>(q, k.p, a, row);
+        rows_of_warp(&c.rows, k.p, a, row + threadIdx.x % WGMMA_THREADS / WARP * 16);
+        load_a<D>(c.q, k.p, a, row);
         pass_over<D>(s, t, k.tiles.from, mine.from, patience);
     }
-    total.f[0] = total.f[1] = {NONE, 0, 1, 0};
-    total.far_o = &s.total[(threadIdx.x - WGMMA_THREADS) / WARP][0][threadIdx.x % WARP];
-    begin_split<D>(w);
-    for (uint32_t tile = mine.from; tile < mine.to; tile++) {
-        float sc[8][4];
-        score_keys<D>(sc, q, wait_for<D>(s, *t, patience));
-        let_go<D>(s, t);
-        finish_scores(sc, r, a, (int)(tile * TILE), nullptr);
-        soften<D>(sc, w);
-        add_values<D>(w, sc, wait_for<D>(s, *t, patience));
-        let_go<D>(s, t);
-        if ((tile + 1) % (PLAN_SPLIT / TILE) == 0 && tile + 1 < mine.to) {
-            end_split(w, total);
-            begin_split<D>(w);
-        }
-    }
+    c.total = {};
+    c.total.f[0] = c.total.f[1] = {NONE, 0, 1, 0};
+    c.total.far_o = &s.total[(threadIdx.x - WGMMA_THREADS) / WARP][0][threadIdx.x % WARP];
+    begin_split<D>(c.w);
+    if (mine.from < mine.to)
+        begin_tiles<D>(c, a, s, t, mine.from, patience);
+    for (uint32_t tile = mine.from; tile + 1 < mine.to; tile++)
+        next_tile<D>(c, a, s, t, tile, patience);
+    if (mine.from < mine.to)
+        end_tiles<D>(c, s, t, patience);
     const struct work k = work_of(a, i);
-    rows_of_warp(&r, k.p, a, row_of_team(k) + threadIdx.x % WGMMA_THREADS / WARP * 16);
+    rows_of_warp(&c.rows, k.p, a, row_of_team(k) + threadIdx.x % WGMMA_THREADS / WARP * 16);
     pass_over<D>(s, t, mine.to, k.tiles.to, patience);
-    store_total(w, total, a, k.p, r);
+    store_total(c.w, c.total, a, k.p, c.rows);
 }
 
 template <int D>

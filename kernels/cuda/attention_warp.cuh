@@ -216,12 +216,20 @@ static __device__ __forceinline__ void finish_scores(float s[8][4], const struct
         }
 }
 
-/* s becomes exp(s - m); m, l and acc are brought to the new m. */
+/* What the sums of a lane's rows are multiplied by when m grows. */
+struct row_factors {
+    float row[2];
+    bool grown; /* in one of them */
+};
+
+/* s becomes exp(s - m); m and l are brought to the new m, acc is left to rescale(). */
 template <int D>
-static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D> &w)
+static __device__ __forceinline__ struct row_factors soften_scores(float s[8][4],
+                                                                   struct warp_state<D> &w)
 {
-    float factor[2], base[2];
-    bool grown = false;
+    struct row_factors f;
+    float base[2];
+    f.grown = false;
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         float most = w.m[i];
@@ -230,11 +238,11 @@ static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D
             most = fmaxf(most, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
         most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
         most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-        factor[i] = w.m[i] == most ? 1.0f : exp2_of((w.m[i] - most) * LOG2E);
+        f.row[i] = w.m[i] == most ? 1.0f : exp2_of((w.m[i] - most) * LOG2E);
         base[i] = most == NONE ? 0 : -most * LOG2E;
-        grown |= w.m[i] != most;
+        f.grown |= w.m[i] != most;
         w.m[i] = most;
-        w.l[i] *= factor[i];
+        w.l[i] *= f.row[i];
     }
 #pragma unroll
     for (unsigned n = 0; n < 8; n++)
@@ -243,12 +251,25 @@ static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D
             s[n][j] = exp2_of(fmaf(s[n][j], LOG2E, base[j / 2]));
             w.l[j / 2] += s[n][j];
         }
-    if (__any_sync(ALL_LANES, grown))
+    return f;
+}
+
+template <int D>
+static __device__ __forceinline__ void rescale(struct warp_state<D> &w, const struct row_factors &f)
+{
+    if (__any_sync(ALL_LANES, f.grown))
 #pragma unroll
         for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
             for (unsigned j = 0; j < 4; j++)
-                w.acc[n][j] *= factor[j / 2];
+                w.acc[n][j] *= f.row[j / 2];
+}
+
+/* s becomes exp(s - m); m, l and acc are brought to the new m. */
+template <int D>
+static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D> &w)
+{
+    rescale(w, soften_scores<D>(s, w));
 }
 
 /* acc += s V, s rounded to V's 16 bits. scale_v: int8 only. */

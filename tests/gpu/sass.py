@@ -124,6 +124,11 @@ def wgmma_per_wait(code):
     return sum(opcode(word) in WGMMA for word in code) / waits if waits else 0
 
 
+def waits_open(code):
+    """Waits that leave a group of products in flight: their count of groups, bits 72 to 74, is not 0."""
+    return sum(is_wait(word) and bool(word >> 72 & 7) for word in code)
+
+
 def loads_early(code):
     """Loads of 16 bytes before the kernel waits for the previous one's writes (griddepcontrol.wait)."""
     wait = next((i for i, word in enumerate(code) if opcode(word) == "ACQBULK"), 0)
@@ -182,7 +187,7 @@ def registers_left(code):
 
 FIGURES = {"hgmma": count("HGMMA"), "igmma": count("IGMMA"), "qgmma": count("QGMMA"), "hmma": count("HMMA"), "imma": count("IMMA"),
            "setmaxnreg": count("USETMAXREG"), "registers_left": registers_left, "wgmma_per_wait": wgmma_per_wait,
-           "loads_early": loads_early, "loop_16": loop_16, "widen_16": widen_16}
+           "waits_open": waits_open, "loads_early": loads_early, "loop_16": loop_16, "widen_16": widen_16}
 
 
 # ---- the table ----

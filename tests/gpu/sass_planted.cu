@@ -38,8 +38,8 @@ __global__ void planted_imma(int *y, const int *x)
     y[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x + 32];
 }
 
-/* A wait behind each product. */
-__global__ void __launch_bounds__(128) planted_wgmma_per_wait(float *y, uint64_t a, uint64_t b)
+/* A wait behind each product, for all products. */
+static __device__ __forceinline__ void wait_for_each(float *y, uint64_t a, uint64_t b)
 {
     float c[4] = {};
 #pragma unroll
@@ -52,6 +52,14 @@ __global__ void __launch_bounds__(128) planted_wgmma_per_wait(float *y, uint64_t
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     }
     y[threadIdx.x] = c[0] + c[1] + c[2] + c[3];
+}
+__global__ void __launch_bounds__(128) planted_wgmma_per_wait(float *y, uint64_t a, uint64_t b)
+{
+    wait_for_each(y, a, b);
+}
+__global__ void __launch_bounds__(128) planted_waits_open(float *y, uint64_t a, uint64_t b)
+{
+    wait_for_each(y, a, b);
 }
 
 /* All warps keep the registers of the launch. */

@@ -249,8 +249,8 @@ def test_small_http2_bodies_without_a_key(start, end):
         if end:
             assert a.wait_frame(HEADERS, stream) is not None
     assert rss_kib(server) - before < 64 * 1024  # of 140 MB; the number of connections does not matter
-    if not end:
-        assert struct.unpack(">I", attackers[-1].wait_frame(RST_STREAM, stream))[0] == ENHANCE_YOUR_CALM
+    if not end:  # the first one is ended as soon as there are too many; the last ones may be few enough again
+        assert struct.unpack(">I", attackers[0].wait_frame(RST_STREAM, 1))[0] == ENHANCE_YOUR_CALM
     answered(server)
     assert server.post("/v1/completions", json.dumps(ONE).encode() + b" " * 100000)[0] == 200  # a large one with a key
     for a in attackers:

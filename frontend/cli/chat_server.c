@@ -112,10 +112,17 @@ static void note_no_chat(struct chat_server *s, const char *text)
     note_error(s, text);
 }
 
-/* Process one line of the log: JSON, or plain text before logging is set up. */
-static void take_line(struct chat_server *s, unsigned *percent)
+/* Process one line of the log: JSON, or plain text before logging is set up. One that finds no
+ * memory may be the one that is waited for. */
+static FALLIBLE take_line(struct chat_server *s, unsigned *percent, struct q_err *e)
 {
-    json_t *v = json_read_bytes(buf_str(&s->line), s->line.len, 0, NULL);
+    json_error_t why;
+    enum q_code rc = buf_check(&s->line, "the server's log", e);
+    if (rc)
+        return rc;
+    json_t *v = json_read_bytes(buf_str(&s->line), s->line.len, 0, &why);
+    if (!v && json_error_code(&why) == json_error_out_of_memory)
+        return q_fail(e, Q_NO_MEMORY, "the server's log: out of memory");
     const char *message = json_string_value(json_object_get(v, "message"));
     const char *from = json_string_value(json_object_get(v, "component"));
     const char *level = json_string_value(json_object_get(v, "level"));
@@ -133,22 +140,25 @@ static void take_line(struct chat_server *s, unsigned *percent)
     else if (message)
         sscanf(message, "loading %u %%", percent);
     json_decref(v);
+    return Q_OK;
 }
 
-static void read_log(struct chat_server *s, unsigned *percent)
+static FALLIBLE read_log(struct chat_server *s, unsigned *percent, struct q_err *e)
 {
     char data[4096];
     ssize_t n;
-    while ((n = read(s->log_fd, data, sizeof data)) > 0) {
-        for (ssize_t i = 0; i < n; i++) {
+    enum q_code rc = Q_OK;
+    while (!rc && (n = read(s->log_fd, data, sizeof data)) > 0) {
+        for (ssize_t i = 0; i < n && !rc; i++) {
             if (data[i] != '\n') {
                 buf_add_char(&s->line, data[i]);
                 continue;
             }
-            take_line(s, percent);
+            rc = take_line(s, percent, e);
             buf_reset(&s->line);
         }
     }
+    return rc;
 }
 
 /* Wait for more of the log, for a short time at most. */
@@ -167,9 +177,11 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
     bool alive = true;
     while (!rc && !s->ready && alive) {
         alive = waitpid(s->pid, NULL, WNOHANG) == 0;
-        read_log(s, &percent);
+        rc = read_log(s, &percent, e);
+        if (rc)
+            break;
         if (s->no_chat)
-            rc = q_fail(e, Q_UNSUPPORTED, "%s", s->errors.data);
+            rc = q_fail(e, Q_UNSUPPORTED, "%s", buf_str(&s->errors));
         else if (!progress(percent))
             rc = q_fail(e, Q_CANCELLED, "interrupted");
         else if (!s->ready && alive)

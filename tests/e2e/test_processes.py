@@ -164,7 +164,7 @@ def test_two_frontends_one_killed(start, large):
     want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(6)]
     victim, other = server.children("quire-frontend")
     streams = {}
-    for pid, stopped in ((other, victim), (victim, other)):  # who is stopped accepts no connection; the victim's streams are the last ones
+    for pid, stopped in ((other, victim), (victim, other)):  # a stopped frontend accepts no connection; the victim's streams are the last
         os.kill(stopped, signal.SIGSTOP)
         streams[pid] = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in (range(3) if pid == other else range(3, 6))]
         for stream in streams[pid]:

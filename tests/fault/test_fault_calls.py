@@ -235,6 +235,14 @@ def test_a_failing_call_is_an_error_or_nothing(failing_calls, tmp_path, name):
         program.close()
 
 
+def test_chat_ends_when_a_line_of_its_servers_log_is_lost(failing_calls, tmp_path):
+    """The line may be the one that it waits for: allocations 60 to 290 are of lines."""
+    for at in (100, 150, 200):
+        told, env = failing(failing_calls, tmp_path, "quire-chat", "malloc", at)
+        code, _, said = PROGRAMS["chat"].run(tmp_path, env)
+        assert told.exists() and 0 < code < 128 and "the server's log: " in said, (at, code, said)
+
+
 def check_every_call(program, name, failing_calls, tmp_path):
     code, want, said = program.run(tmp_path, dict(os.environ))
     assert code == 0 and want, said

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/log.h"
 
@@ -154,6 +155,81 @@ void net_sockets_close(struct net_sockets *s)
     s->n = 0;
 }
 
+/* 0 or an errno: EADDRINUSE if a process listens there. */
+static int remove_stale(const struct sockaddr_un *at)
+{
+    struct stat st;
+    if (lstat(at->sun_path, &st) != 0)
+        return errno == ENOENT ? 0 : errno;
+    if (!S_ISSOCK(st.st_mode))
+        return ENOTSOCK;
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    const bool is_stale =
+        connect(fd, (const struct sockaddr *)at, sizeof *at) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    if (!is_stale)
+        return EADDRINUSE;
+    return unlink(at->sun_path) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+static int listen_path(int *out, const struct sockaddr_un *at)
+{
+    int error = remove_stale(at);
+    if (error)
+        return error;
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    if (bind(fd, (const struct sockaddr *)at, sizeof *at) != 0) {
+        error = errno;
+    } else if (listen(fd, BACKLOG) != 0) {
+        error = errno;
+        unlink(at->sun_path);
+    }
+    if (error)
+        close(fd);
+    else
+        *out = fd;
+    return error;
+}
+
+FALLIBLE net_listen_path(struct net_sockets *out, struct net_path *at, const char *path,
+                         struct q_err *e)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat st;
+    *out = (struct net_sockets){.n = 0};
+    *at = (struct net_path){.text = ""};
+    if (strlen(path) >= sizeof address.sun_path)
+        return q_fail(e, Q_IO, "--uds: the path has %zu bytes, expected at most %zu: %s",
+                      strlen(path), sizeof address.sun_path - 1, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    const int error = listen_path(&out->fd[0], &address);
+    if (error)
+        return q_fail(e, Q_IO, "--uds: cannot listen on %s: %s", path,
+                      error == EADDRINUSE ? "another process listens on it"
+                      : error == ENOTSOCK ? "the file exists and is no socket"
+                                          : strerror(error));
+    out->n = 1;
+    if (stat(path, &st) == 0) {
+        memcpy(at->text, path, strlen(path) + 1);
+        at->device = st.st_dev;
+        at->inode = st.st_ino;
+    }
+    return Q_OK;
+}
+
+void net_path_remove(struct net_path *at)
+{
+    struct stat st;
+    if (at->text[0] && lstat(at->text, &st) == 0 && st.st_dev == at->device &&
+        st.st_ino == at->inode)
+        unlink(at->text);
+    at->text[0] = 0;
+}
+
 void net_drop_new(int fd)
 {
     static struct sock_filter code[] = {
@@ -162,6 +238,10 @@ void net_drop_new(int fd)
         {BPF_RET | BPF_K, 0, 0, UINT32_MAX},
     };
     const struct sock_fprog program = {sizeof code / sizeof *code, code};
+    int family = AF_UNIX;
+    socklen_t n = sizeof family;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) != 0 || family == AF_UNIX)
+        return;
     setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net - sockets that listen on all addresses of a name, and checks and errors of addresses.
+/* net - sockets that listen on all addresses of a name or at a path; checks and errors of
+ * addresses.
  * Threads: reentrant. */
 #ifndef QUIRE_COMMON_NET_H
 #define QUIRE_COMMON_NET_H
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
 #include "common/err.h"
 
 #define NET_LISTEN_MAX 8 /* addresses of one name */
@@ -27,10 +30,23 @@ FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, st
 FALLIBLE net_listen_shared(struct net_sockets *out, const char *host, uint16_t port,
                            struct q_err *e);
 void net_sockets_close(struct net_sockets *s);
+
+struct net_path { /* the file of a Unix socket that this process listens on; text "": none */
+    char text[sizeof((struct sockaddr_un *)NULL)->sun_path];
+    dev_t device;
+    ino_t inode;
+};
+/* Listen on a Unix socket: one socket, port 0. A socket that is left from a process that has ended
+ * is replaced. The umask sets the permissions of the file. Errors: Q_IO (the path is too long, in
+ * use, no socket; errno text). */
+FALLIBLE net_listen_path(struct net_sockets *out, struct net_path *at, const char *path,
+                         struct q_err *e);
+/* Remove the file, unless another one is there by now. */
+void net_path_remove(struct net_path *at);
 /* From now on the kernel drops the packets that begin a connection to this listening socket, in all
  * processes that have it; clients repeat them after a second. Handshakes that have begun go on, so
- * that all connections can be accepted before the socket is closed. Does nothing where the kernel
- * has no filters of sockets. */
+ * that all connections can be accepted before the socket is closed. Does nothing to a Unix socket,
+ * and where the kernel has no filters of sockets. */
 void net_drop_new(int fd);
 
 /* Descriptors that each process of a server needs, with its first connections: about 25 are open

@@ -450,6 +450,12 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
     const char *fds = getenv("QUIRE_LISTEN_FDS");
     if (fds) /* the supervisor logs the address */
         return listen_inherited(a, fds, e);
+    if (*o->uds) {
+        const enum q_code rc = http_server_listen_path(a->server, o->uds, e);
+        if (rc == Q_OK)
+            log_info("listening on unix:%s", o->uds);
+        return rc;
+    }
     enum q_code rc = http_server_listen(a->server, o->host, (uint16_t)o->port, e);
     if (rc != Q_OK)
         return rc;
@@ -476,6 +482,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
         return q_fail(
             e, Q_INVALID,
             "--engine is missing: expected the engine's address, such as ipc:///run/quire/engine");
+    if (*a->options->uds && a->options->reuse_port)
+        return q_fail(e, Q_INVALID, "--reuse-port shares a TCP port, it cannot be used with --uds");
     if (address_parse(&engine, a->options->engine, e) != Q_OK)
         return q_wrap(e, "--engine");
     if ((rc = chat_model_check(a->options, e)) || (rc = read_lists(a, e)) ||

@@ -202,7 +202,7 @@ int main(int argc, char **argv)
     }
     s.ready_pipe = s.resources.ready_pipe[0];
     log_info("listening on %s", s.resources.url);
-    if (!o.api_key.n && !*o.api_key_file)
+    if (!*o.uds && !o.api_key.n && !*o.api_key_file)
         net_warn_open(o.host, s.resources.listening.port);
     supervise_start(&s);
     return watch(&s);

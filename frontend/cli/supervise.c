@@ -42,6 +42,7 @@ void supervise_stop(struct supervisor *s, int exit_code)
         s->exit_code = exit_code;
         for (uint32_t i = 0; i < s->resources.listening.n; i++)
             net_drop_new(s->resources.listening.fd[i]); /* no frontend needs them again */
+        net_path_remove(&s->resources.path);
         net_sockets_close(&s->resources.listening); /* connections are refused, not left waiting */
         s->kill_at_ms = clock_ms() + s->options->shutdown_timeout * 1000 + KILL_AFTER_MS;
     }

@@ -26,6 +26,10 @@
 static enum q_code listen_on(struct supervisor_resources *s, const struct options *o,
                              struct q_err *e)
 {
+    if (*o->uds) {
+        snprintf(s->url, sizeof s->url, "unix:%s", o->uds);
+        return net_listen_path(&s->listening, &s->path, o->uds, e);
+    }
     bool v6 = strchr(o->host, ':') != NULL;
     enum q_code rc = net_listen(&s->listening, o->host, (uint16_t)o->port, e);
     snprintf(s->url, sizeof s->url, "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
@@ -74,6 +78,7 @@ FALLIBLE supervisor_resources_init_private(struct supervisor_resources *s, struc
 void supervisor_resources_release(struct supervisor_resources *s)
 {
     char path[PATH_MAX + sizeof SOCKET_NAME + 16];
+    net_path_remove(&s->path);
     if (s->dir[0]) {
         snprintf(path, sizeof path, "%s/" SOCKET_NAME, s->dir);
         unlink(path);

@@ -15,14 +15,15 @@
 
 struct supervisor_resources { /* resources that outlive the children */
     struct net_sockets listening;
+    struct net_path path;   /* of a Unix socket */
     int metrics_fd;         /* the shared table of metrics */
     int ready_pipe[2];      /* frontends write their slot */
     char dir[PATH_MAX];     /* private folder, mode 0700 */
     char address[PATH_MAX]; /* ipc:// in it */
     char url[320];
 };
-/* Bind o->host and o->port, create folder, table and pipe. Errors: Q_IO (the address), Q_INTERNAL;
- * call supervisor_resources_release also after an error. */
+/* Bind o->uds, or o->host and o->port; create folder, table and pipe. Errors: Q_IO (the address),
+ * Q_INTERNAL; call supervisor_resources_release also after an error. */
 FALLIBLE supervisor_resources_init(struct supervisor_resources *s, const struct options *o,
                                    struct q_err *e);
 /* The private folder and address only: for a supervisor without frontends. */

@@ -18,7 +18,8 @@
 
 static void close_listeners(struct http_server *s)
 {
-    server_accept_next(s); /* they are in no queue of the kernel any more */
+    net_path_remove(&s->path); /* new connections are refused, and a new server may take the path */
+    server_accept_next(s);     /* they are in no queue of the kernel any more */
     for (uint32_t i = 0; i < s->n_listener; i++) {
         guard_accept_queued(&s->guard, (uv_stream_t *)&s->listeners[i], LISTEN_BACKLOG + 1);
         uv_close((uv_handle_t *)&s->listeners[i], NULL);

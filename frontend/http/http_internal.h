@@ -69,8 +69,9 @@ struct http_server {
     uv_tcp_t listeners[NET_LISTEN_MAX]; /* [n_listener] */
     bool has_next[NET_LISTEN_MAX];      /* libuv has its next connection, which waits */
     uint32_t n_listener;
-    bool is_port_own;    /* the listeners are not inherited */
-    uint32_t n_accepted; /* in this iteration of the loop */
+    bool is_port_own;     /* the listeners are not inherited */
+    struct net_path path; /* of a Unix socket that is not inherited */
+    uint32_t n_accepted;  /* in this iteration of the loop */
     uv_prepare_t iteration;
     uv_idle_t accepter; /* active while one has_next */
     uv_timer_t pinger;

@@ -309,6 +309,13 @@ FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t po
     return rc;
 }
 
+FALLIBLE http_server_listen_path(struct http_server *s, const char *path, struct q_err *e)
+{
+    struct net_sockets found;
+    const enum q_code rc = net_listen_path(&found, &s->path, path, e);
+    return rc ? rc : http_server_listen_fd(s, found.fd[0], e);
+}
+
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e)
 {
     struct sockaddr_storage sa;
@@ -323,7 +330,7 @@ FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e)
     if (rc)
         return q_fail(e, Q_IO, "cannot listen on the inherited file descriptor %d: %s%s", fd,
                       uv_strerror(rc), net_hint(-rc));
-    if (uv_tcp_getsockname(listener, (struct sockaddr *)&sa, &n) == 0)
+    if (uv_tcp_getsockname(listener, (struct sockaddr *)&sa, &n) == 0 && sa.ss_family != AF_UNIX)
         s->port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
                                                  : ((struct sockaddr_in *)&sa)->sin_port);
     s->n_listener++;

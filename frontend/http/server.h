@@ -49,7 +49,7 @@ struct http_config {                 /* what it points to is borrowed as long as
     int64_t write_timeout_ms; /* for a client to read a part of its answer */
     uint32_t open_max;        /* requests */
     uint32_t ping_ms;         /* interval of comments in an idle stream */
-    bool reuse_port;          /* other processes may listen on the port */
+    bool reuse_port;          /* other processes may listen on the port; not for a Unix socket */
 };
 
 /* Does not listen yet. Valid as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
@@ -59,6 +59,8 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
  * errno text). */
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port,
                             struct q_err *e);
+/* The same on a Unix socket (common/net.h). Its file is removed when a drain begins. */
+FALLIBLE http_server_listen_path(struct http_server *s, const char *path, struct q_err *e);
 /* Read the keys of api_key_file again. Requests keep the key they came with. On errors, those of
  * http_server_new, the old keys stay. */
 FALLIBLE http_server_reload_keys(struct http_server *s, struct q_err *e);

@@ -107,8 +107,11 @@ class Http:
         self.host, self.port = re.fullmatch(r"http://(.+):(\d+)", url).groups()
         self.key = key
 
+    def connection(self, timeout):
+        return http.client.HTTPConnection(self.host, int(self.port), timeout=timeout)
+
     def raw(self, method, path, body=None, headers=None, timeout=60):
-        connection = http.client.HTTPConnection(self.host, int(self.port), timeout=timeout)
+        connection = self.connection(timeout)
         head = {"Content-Type": "application/json"} if body is not None else {}
         if self.key:
             head["Authorization"] = f"Bearer {self.key}"

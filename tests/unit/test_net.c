@@ -93,9 +93,65 @@ static void any_address_may_be_open(void **state)
     assert_true(net_host_is_open("all") && net_host_is_open("partly"));
 }
 
+static bool is_there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void a_path_is_listened_on(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct net_sockets s, again;
+    struct net_path at, other;
+    char dir[] = "/tmp/test_net-XXXXXX", path[64], copy[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/s", dir);
+    snprintf(copy, sizeof copy, "%s/t", dir);
+    assert_ok(net_listen_path(&s, &at, path, &e), &e);
+    assert_true(s.n == 1 && s.port == 0 && is_there(path));
+    assert_fails(net_listen_path(&again, &other, path, &e), Q_IO, "another process listens", &e);
+    assert_true(again.n == 0 && is_there(path));
+    net_path_remove(&other); /* is of nothing */
+    assert_true(is_there(path));
+    net_sockets_close(&s); /* as a process that is killed */
+    assert_true(is_there(path));
+    assert_ok(net_listen_path(&again, &other, path, &e), &e);
+    assert_int_equal(rename(path, copy), 0);
+    assert_ok(net_listen_path(&s, &at, path, &e), &e);
+    net_path_remove(&other); /* another one is there by now */
+    assert_true(is_there(path));
+    net_path_remove(&at);
+    assert_false(is_there(path));
+    net_sockets_close(&s);
+    net_sockets_close(&again);
+    unlink(copy);
+    rmdir(dir);
+}
+
+static void paths_that_cannot_be_listened_on(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct net_sockets s;
+    struct net_path at;
+    char dir[] = "/tmp/test_net-XXXXXX", path[64], file[256];
+    assert_non_null(mkdtemp(dir));
+    assert_fails(net_listen_path(&s, &at, dir, &e), Q_IO, "is no socket", &e);
+    snprintf(path, sizeof path, "%s/no/s", dir);
+    assert_fails(net_listen_path(&s, &at, path, &e), Q_IO, "No such file", &e);
+    memset(file, 'x', sizeof file);
+    file[108] = 0;
+    assert_fails(net_listen_path(&s, &at, file, &e), Q_IO, "108 bytes, expected at most 107", &e);
+    assert_true(s.n == 0 && !at.text[0]);
+    rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_path_is_listened_on),
+        cmocka_unit_test(paths_that_cannot_be_listened_on),
         cmocka_unit_test(every_address_is_listened_on),
         cmocka_unit_test(one_address_that_is_taken_fails_them_all),
         cmocka_unit_test(names_without_an_address_of_ours),

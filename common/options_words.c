@@ -210,10 +210,15 @@ static FALLIBLE apply_alias(struct options *o, const struct program_info *p,
                             struct q_err *e)
 {
     const char *arg = t->vllm->arg, *how = strchr(arg, ' ');
-    const char *value = words[0];
+    const char *value = vllm_value(t->flag, words[0]);
+    char name[256]; /* the option, and the member that was typed behind the flag */
     struct option_target to;
-    enum q_code rc = option_find(&to, p, arg, how ? (size_t)(how - arg) : strlen(arg), e);
-    if (rc)
+    enum q_code rc;
+    if (t->vllm->takes == VLLM_JSON && !t->path && (rc = vllm_check(t->vllm, words, n, e)))
+        return rc;
+    snprintf(name, sizeof name, "%.*s%s%.*s", (int)(how ? (size_t)(how - arg) : strlen(arg)), arg,
+             t->path ? "." : "", t->path ? (int)t->n_path : 0, t->path ? t->path : "");
+    if ((rc = option_find(&to, p, name, strlen(name), e)))
         return q_wrap(e, "%s", t->flag);
     if (how && how[1] != '*' && (rc = check_numbers(t, words, n, how[1] != ',', e)))
         return rc;

@@ -115,7 +115,7 @@ static FALLIBLE check_object(const struct vllm_flag *f, const char *text, struct
                  ? refuse(f, NULL, e)
                  : q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a JSON object such as '{\"key\": 1}'",
                           f->flag, text);
-    if (!any(f) && json_is_object(object))
+    if (!any(f) && f->verdict != VLLM_AS && json_is_object(object))
         json_object_foreach (object, key, v)
             if (!rc && !is_among(f->arg, key, strlen(key)))
                 rc = refuse(f, NULL, e);

@@ -91,12 +91,38 @@ static enum q_code parse(json_t **out, const char *overrides, struct q_err *e)
     return rc;
 }
 
+/* Configs that transformers 5 writes have rope_scaling and rope_theta in rope_parameters: overrides
+ * by the older names go there, since those beside it are not read. */
+static enum q_code move_rope(json_t *over, const json_t *config, struct q_err *e)
+{
+    const json_t *rope = json_object_get(config, "rope_parameters");
+    json_t *scaling = json_object_get(over, "rope_scaling"),
+           *theta = json_object_get(over, "rope_theta");
+    if (!json_is_object(rope) || (!scaling && !theta))
+        return Q_OK;
+    if (json_object_get(over, "rope_parameters") || json_object_get(rope, "full_attention") ||
+        json_object_get(rope, "sliding_attention") || (scaling && !json_is_object(scaling)))
+        return q_fail(e, Q_INVALID,
+                      "--hf-overrides: %s has no effect, because config.json has rope_parameters; "
+                      "override their members",
+                      scaling ? "rope_scaling" : "rope_theta");
+    json_t *moved = scaling ? json_copy(scaling) : json_object();
+    const bool failed = !moved || (theta && json_object_set(moved, "rope_theta", theta)) ||
+                        json_object_set(over, "rope_parameters", moved);
+    json_decref(moved);
+    if (failed)
+        return q_fail(e, Q_NO_MEMORY, "--hf-overrides: out of memory");
+    json_object_del(over, "rope_scaling");
+    json_object_del(over, "rope_theta");
+    return Q_OK;
+}
+
 FALLIBLE config_source_merge(json_t *config, const char *overrides, const char *path,
                              struct q_err *e)
 {
     json_t *over = NULL;
     enum q_code rc = parse(&over, overrides, e);
-    if (!rc && (rc = merge(config, over, "", 1, e)))
+    if (!rc && ((rc = move_rope(over, config, e)) || (rc = merge(config, over, "", 1, e))))
         rc = q_wrap(e, "%s", path);
     json_decref(over);
     return rc;

@@ -33,8 +33,9 @@ FALLIBLE config_source_options(struct config_source *s, const char *dir, const s
 /* NULL: the folder has its own config.json, unchanged. */
 const struct config_source *config_source_find(const char *dir);
 /* Put the overrides into config.json's object: values replace values, members of objects are
- * merged, null removes what the file says. Errors: Q_INVALID (a value of another kind than the
- * file's: key, both kinds). */
+ * merged, null removes what the file says; rope_scaling and rope_theta go to rope_parameters where
+ * the file has that object. Errors: Q_INVALID (a value of another kind than the file's: key, both
+ * kinds; those two beside rope_parameters of layer types). */
 FALLIBLE config_source_merge(json_t *config, const char *overrides, const char *path,
                              struct q_err *e);
 

@@ -207,11 +207,11 @@ static void flags_of_vllm_do_what_their_rows_say(void **state)
     options_release(&o);
     assert_fails(parse(&o, &serve, WORDS("m", "-tp", "2"), &e), Q_UNSUPPORTED,
                  "--tensor-parallel-size 2", &e);
-    assert_fails(parse(&o, &serve, WORDS("m", "--fully-sharded-loras"), &e), Q_UNSUPPORTED, "LoRA",
-                 &e);
-    assert_ok(
-        parse(&o, &serve, WORDS("m", "--no-fully-sharded-loras", "--kv-transfer-config={}"), &e),
-        &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--enable-tower-connector-lora"), &e), Q_UNSUPPORTED,
+                 "LoRA", &e);
+    assert_ok(parse(&o, &serve,
+                    WORDS("m", "--no-enable-tower-connector-lora", "--kv-transfer-config={}"), &e),
+              &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--kv-transfer-config.kv_role", "both"), &e),
                  Q_UNSUPPORTED, "--kv-transfer-config", &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--compilation-config", "{\"a\""), &e), Q_INVALID,
@@ -222,6 +222,35 @@ static void flags_of_vllm_do_what_their_rows_say(void **state)
                  "did you mean --tensor-parallel-size?", &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--trust-remote-cod"), &e), Q_INVALID,
                  "did you mean --trust-remote-code?", &e);
+}
+
+/* Flags of older versions that set a member of a JSON option, or have other words for values. */
+static void flags_of_older_vllm_set_options(void **state)
+{
+    (void)state;
+    static struct options o;
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(
+        parse(&o, &serve,
+              WORDS("m", "--rope-scaling", "{\"rope_type\": \"yarn\"}", "--rope-scaling.factor",
+                    "4", "--rope-theta", "1e6", "--override-pooler-config.pooling_type=CLS",
+                    "--task", "embedding", "--load-format", "bitsandbytes"),
+              &e),
+        &e);
+    assert_string_equal(
+        o.hf_overrides,
+        "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4},\"rope_theta\":1000000.0}");
+    assert_string_equal(o.pooler_config, "{\"pooling_type\":\"CLS\"}");
+    assert_string_equal(o.convert, "embed");
+    assert_string_equal(o.load_format, "auto");
+    options_release(&o);
+    assert_ok(parse(&o, &serve, WORDS("m", "--task", "generate"), &e), &e);
+    assert_string_equal(o.convert, "none");
+    options_release(&o);
+    assert_fails(parse(&o, &serve, WORDS("m", "--rope-scaling", "yarn"), &e), Q_INVALID,
+                 "--rope-scaling: \"yarn\" is not a JSON object", &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--rope-scaling", "{"), &e), Q_INVALID,
+                 "--rope-scaling is not valid JSON", &e);
 }
 
 static void lists_take_words_and_leave_the_model(void **state)
@@ -416,9 +445,10 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
         q_err_reset(&e);
         options_release(&o);
     }
-    assert_fails(file(&o, "a: 1\nfully-sharded-loras: true\n", &e), Q_INVALID, "line 1", &e);
-    assert_fails(file(&o, "fully-sharded-loras: true\n", &e), Q_UNSUPPORTED,
-                 "line 1: --fully-sharded-loras", &e);
+    assert_fails(file(&o, "a: 1\nenable-tower-connector-lora: true\n", &e), Q_INVALID, "line 1",
+                 &e);
+    assert_fails(file(&o, "enable-tower-connector-lora: true\n", &e), Q_UNSUPPORTED,
+                 "line 1: --enable-tower-connector-lora", &e);
     assert_ok(file(&o, "fully-sharded-loras: false\ntrust-remote-code: true\n", &e), &e);
     assert_ok(file(&o, "", &e), &e);
     assert_ok(file(&o, "# nothing\n", &e), &e);
@@ -460,6 +490,7 @@ int main(void)
         cmocka_unit_test(flags_of_vllm_are_all_known),
         cmocka_unit_test(rows_of_vllm_flags_are_whole),
         cmocka_unit_test(flags_of_vllm_do_what_their_rows_say),
+        cmocka_unit_test(flags_of_older_vllm_set_options),
         cmocka_unit_test(lists_take_words_and_leave_the_model),
         cmocka_unit_test(the_model_may_be_a_flag),
         cmocka_unit_test(json_may_come_in_parts),

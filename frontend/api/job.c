@@ -526,6 +526,10 @@ static enum q_code job_read(struct job *j, struct q_err *e)
         snprintf(p->param, sizeof p->param, "%.63s", p->unknown.first);
         return rc;
     }
+    if ((rc = reply_id_take(j->id, j->n_id_prefix, p->request_id, e)) != Q_OK) {
+        params_note_field(p, e);
+        return rc;
+    }
     if (p->stream && a->options->enable_force_include_usage)
         p->include_usage = true;
     if (!p->has[FIELD_return_tokens_as_token_ids])
@@ -640,7 +644,7 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     struct job *j = job_new(a, x, chat);
     if (!j)
         return;
-    snprintf(j->id, sizeof j->id, "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
+    j->n_id_prefix = reply_id_make(j->id, chat ? "chatcmpl-" : "cmpl-", x);
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 
@@ -653,7 +657,7 @@ void job_start_dialect(struct app *a, struct http_exchange *x, const struct dial
     if (!j)
         return;
     j->dialect = dialect;
-    snprintf(j->id, sizeof j->id, "%s%s", dialect->id_prefix, http_request_id(x));
+    j->n_id_prefix = reply_id_make(j->id, dialect->id_prefix, x);
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 

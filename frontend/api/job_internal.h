@@ -17,6 +17,7 @@
 #include "frontend/api/kept_stream.h"
 #include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
+#include "frontend/api/reply_id.h"
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
 #include "common/chat/answer.h"
@@ -97,8 +98,9 @@ struct job {
     struct link_request request; /* of their generations */
     uint32_t n_choice, n_finished;
     struct beam_search **searches; /* [prompts.n] with use_beam_search, else NULL */
-    char id[HTTP_ID_MAX + 16];
-    int64_t created; /* unix seconds */
+    char id[REPLY_ID_MAX];
+    size_t n_id_prefix; /* of reply_id_make */
+    int64_t created;    /* unix seconds */
     int64_t arrived_us;
     const char *model;        /* name from the request */
     struct buf out;           /* chunk under construction */

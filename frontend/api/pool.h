@@ -15,6 +15,7 @@
 #include "frontend/api/app.h"
 #include "frontend/api/pool_values.h"
 #include "frontend/api/prompt.h"
+#include "frontend/api/reply_id.h"
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
 #include "frontend/api/unknown.h"
@@ -86,7 +87,8 @@ struct pool_job {
     struct link_request request; /* of their generations */
     size_t n_next, n_done;       /* texts submitted, computed */
     uint64_t n_token, n_cached;
-    char id[HTTP_ID_MAX + 16];
+    char id[REPLY_ID_MAX];
+    size_t n_id_prefix; /* of reply_id_make */
     int64_t created, arrived_us;
     const char *model;
     const char *prompt; /* put before each text; "": nothing. Of the served model */

@@ -250,9 +250,9 @@ static const struct {
     const char *prefix;
     http_handler *handler;
 } forms[] = {
-    {POOL_EMBEDDINGS, "embd", on_embeddings}, {POOL_POOLING, "pool", on_pooling},
-    {POOL_CLASSIFY, "classify", on_classify}, {POOL_SCORE, "score", on_score},
-    {POOL_RERANK, "rerank", on_rerank},
+    {POOL_EMBEDDINGS, "embd-", on_embeddings}, {POOL_POOLING, "pool-", on_pooling},
+    {POOL_CLASSIFY, "classify-", on_classify}, {POOL_SCORE, "score-", on_score},
+    {POOL_RERANK, "rerank-", on_rerank},
 };
 
 /* What the model has to make for the route; NULL: it does. */
@@ -308,7 +308,7 @@ static void start(struct app *a, struct http_exchange *x, enum pool_form form)
     j->max_model_len = app_max_model_len(a); /* read here: a thread must not access the link */
     j->created = clock_unix();
     j->arrived_us = clock_us();
-    snprintf(j->id, sizeof j->id, "%s-%s", forms[i].prefix, http_request_id(x));
+    j->n_id_prefix = reply_id_make(j->id, forms[i].prefix, x);
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 

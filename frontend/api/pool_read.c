@@ -344,6 +344,9 @@ FALLIBLE pool_read(struct pool_job *j, struct q_err *e)
         return rc;
     if ((rc = served_model_check_name(&a->served, string_of(j, POOL_model, ""), e)))
         return pool_fail_at(j, rc, POOL_model);
+    const char *id = string_of(j, POOL_request_id, NULL);
+    if ((rc = reply_id_take(j->id, j->n_id_prefix, id, e)))
+        return pool_fail_at(j, rc, POOL_request_id);
     const char *model = string_of(j, POOL_model, "");
     j->model = *model ? model : a->served.names[0];
     if ((rc = read_settings(j, e)))

@@ -109,7 +109,7 @@ static void on_proceed(h2o_generator_t *generator, h2o_req_t *req)
     flush(x);
 }
 
-static bool id_acceptable(const char *s, size_t n)
+bool http_id_acceptable(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!(s[i] >= '0' && s[i] <= '9') && !(s[i] >= 'a' && s[i] <= 'z') &&
@@ -120,7 +120,7 @@ static bool id_acceptable(const char *s, size_t n)
 
 void exchange_id(struct http_text given, char id[HTTP_ID_MAX + 1])
 {
-    if (id_acceptable(given.data, given.n)) {
+    if (http_id_acceptable(given.data, given.n)) {
         memcpy(id, given.data, given.n);
         id[given.n] = 0;
         return;

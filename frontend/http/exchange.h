@@ -37,9 +37,10 @@ uint32_t http_key_weight(const struct http_exchange *x);
 const char *http_key_name(const struct http_exchange *x);
 /* May the request use the model of that name? */
 bool http_key_allows(const struct http_exchange *x, const char *model);
-/* The client's X-Request-Id where it is printable and short enough, else 32 random hex digits.
- * NUL-terminated. */
+/* The client's X-Request-Id where it is acceptable, else 32 random hex digits. NUL-terminated. */
 const char *http_request_id(const struct http_exchange *x);
+/* Has it 1 to HTTP_ID_MAX letters, digits and characters of "-_.:"? */
+bool http_id_acceptable(const char *s, size_t n);
 
 /* Called once, when the exchange ends. Not for responses sent inside the handler before it is set.
  */

@@ -169,5 +169,15 @@ def test_request_id(client, bundled):
     answer = client.chat.completions.with_raw_response.create(
         model="quire-tiny", messages=HELLO, max_tokens=1, extra_headers={"X-Request-Id": "my-id-42"})
     assert answer.headers["x-request-id"] == "my-id-42" and answer.parse().id == "chatcmpl-my-id-42"
+    # the field, as vLLM has it, where there is no such header
+    named = {"extra_body": {"request_id": "of.body:1"}, "model": "quire-tiny", "max_tokens": 1}
+    assert client.chat.completions.create(messages=HELLO, **named).id == "chatcmpl-of.body:1"
+    assert {c.id for c in client.chat.completions.create(messages=HELLO, stream=True, **named)} == {"chatcmpl-of.body:1"}
+    assert client.completions.create(prompt="a", **named).id == "cmpl-of.body:1"
+    assert client.completions.create(prompt="a", extra_headers={"X-Request-Id": "my-id-43"}, **named).id == "cmpl-my-id-43"
+    assert bundled.post("/v1/messages", {"messages": HELLO, "max_tokens": 1, "request_id": "m1"})[1]["id"] == "msg_m1"
+    for wrong in "", "a b", "x" * 65:
+        status, answer = bundled.post("/v1/chat/completions", {"messages": HELLO, "request_id": wrong})
+        assert status == 400 and answer["error"]["param"] == "request_id" and "1 to 64 letters" in answer["error"]["message"]
     made = [bundled.raw("GET", "/health")[1].headers["x-request-id"] for _ in range(2)]
     assert made[0] != made[1] and len(made[0]) == 32

@@ -77,7 +77,8 @@ def test_truncate_prompt_tokens(client, wide):
 
 def test_who_asks_changes_nothing(client):
     plain = text(client)
-    for extra in [{"priority": -5}, {"priority": 7}, {"cache_salt": "mine"}, {"enable_prefix_caching": False}, {"user": "u"}]:
+    for extra in [{"priority": -5}, {"priority": 7}, {"cache_salt": "mine"}, {"enable_prefix_caching": False}, {"user": "u"},
+                  {"request_id": "r"}, {"stream_interval": 10}]:
         assert text(client, **extra) == plain
 
 

@@ -118,6 +118,12 @@ def test_openai_client(client, bert):
         client.completions.create(model="bert", prompt="x")
 
 
+def test_request_id(bert):
+    assert bert.post("/v1/embeddings", {"input": TEXT, "request_id": "e1"})[1]["id"] == "embd-e1"
+    status, answer = bert.post("/v1/embeddings", {"input": TEXT, "request_id": "e 1"})
+    assert status == 400 and answer["error"]["param"] == "request_id"
+
+
 def test_encodings(bert):
     raw = vector(bert, TEXT[0], encoding_format="base64")
     assert list(struct.unpack("<64f", base64.b64decode(raw))) == pytest.approx(vector(bert, TEXT[0]), abs=1e-9)

@@ -41,7 +41,7 @@ FALLIBLE parts_no_type(const struct parts *p, const char *type, size_t i_message
     }
     enum q_code rc =
         q_fail(e, Q_UNSUPPORTED,
-               "messages: entry %zu: content of type \"%.40s\" is not supported yet; accepted %s "
+               "messages: entry %zu: content of type \"%.40s\" is not supported; accepted %s "
                "text%s",
                i_message, type, any ? "are" : "is", buf_str(&names));
     buf_release(&names);

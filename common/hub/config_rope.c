@@ -397,8 +397,8 @@ static enum q_code load_rope(struct model_config *c, const struct hub_json_at *c
         return (rc = read_rope(r, c, config, &at, e)) ? rc : read_growth(c, &at, e);
     if (two)
         return read_two(c, config, &at, e);
-    return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",
-                  at.path, key);
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported", at.path,
+                  key);
 }
 
 enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,

@@ -32,9 +32,10 @@
 #define PICKLE_WAY                                                                                 \
     "of such files quire reads pytorch_model.bin and the shards of pytorch_model.bin.index.json, " \
     "in a folder with config.json, and consolidated.00.pth beside params.json"
-#define OWN_WAY   "quire reads it in a folder with its params.json"
-#define OTHER_WAY READS ": use the folder or id of the original model"
-#define HALF_WAY  "a download is incomplete: run it again"
+#define OWN_WAY     "quire reads it in a folder with its params.json"
+#define ADAPTER_WAY "serve its base model with --enable-lora --lora-modules NAME=FOLDER"
+#define OTHER_WAY   READS ": use the folder or id of the original model"
+#define HALF_WAY    "a download is incomplete: run it again"
 
 enum kind_is { IS_WEIGHTS, IS_PART, IS_IGNORED };
 
@@ -55,7 +56,7 @@ static const struct kind {
     {"rng_state",    ".pth",         "", NULL, IS_IGNORED},
     {"consolidated", ".safetensors", "a checkpoint in Mistral's own layout", OWN_WAY, IS_WEIGHTS},
     {"consolidated", ".pth",         "a checkpoint in Meta's own layout", OWN_WAY, IS_WEIGHTS},
-    {"adapter_model", "",            "a LoRA adapter", "quire serves complete models: merge the adapter into its base model (PEFT's merge_and_unload) and use the folder of the result", IS_WEIGHTS},
+    {"adapter_model", "",            "a LoRA adapter", ADAPTER_WAY, IS_WEIGHTS},
     {"openvino_",    "",             "an OpenVINO model", OTHER_WAY, IS_WEIGHTS},
     {"",             ".onnx",        "an ONNX model", OTHER_WAY, IS_WEIGHTS},
     {"",             ".onnx_data",   "an ONNX model", OTHER_WAY, IS_WEIGHTS},
@@ -252,11 +253,8 @@ static enum q_code refuse_adapter(const char *dir, struct q_err *e)
     if (rc || (rc = hub_json_load(&root, path, e)))
         return rc;
     base = json_string_value(json_object_get(root, "base_model_name_or_path"));
-    rc = q_fail(
-        e, Q_UNSUPPORTED,
-        "%s is a LoRA adapter, not a model%s%s; quire serves complete models: merge the adapter "
-        "into its base model (PEFT's merge_and_unload) and use the folder of the result",
-        dir, base ? ": its base model is " : "", base ? base : "");
+    rc = q_fail(e, Q_UNSUPPORTED, "%s is a LoRA adapter, not a model%s%s; " ADAPTER_WAY, dir,
+                base ? ": its base model is " : "", base ? base : "");
     json_decref(root);
     return rc;
 }

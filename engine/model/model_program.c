@@ -25,7 +25,7 @@ static enum q_code compile(struct layer_program *p, const struct model *m,
     program_place_states(p);
     return !rc && p->n_state && p->owns
                ? q_fail(e, Q_UNSUPPORTED,
-                        "%s: a plugin's operation in a model with states is not supported yet",
+                        "%s: a plugin's operation in a model with states is not supported",
                         m->arch->name)
                : rc;
 }

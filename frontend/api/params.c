@@ -105,7 +105,7 @@ static enum q_code refuse_not_yet(const struct row *r, const json_t *v, struct q
     json_decref(harmless);
     if (same)
         return Q_OK;
-    return q_fail(e, Q_UNSUPPORTED, "%s: this field is not supported yet%s%s", r->name,
+    return q_fail(e, Q_UNSUPPORTED, "%s: this field is not supported%s%s", r->name,
                   strcmp(r->harmless, "null") ? "; the only accepted value is "
                                               : "; remove the field",
                   strcmp(r->harmless, "null") ? r->harmless : "");

@@ -63,7 +63,7 @@ static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *
         }
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (!strcmp(url, later[i]))
-            return q_fail(e, Q_UNSUPPORTED, "url: %s is not supported yet; accepted are %s", url,
+            return q_fail(e, Q_UNSUPPORTED, "url: %s is not supported; accepted are %s", url,
                           URLS_ACCEPTED);
     return q_fail(e, Q_INVALID, "url: unknown endpoint \"%s\"; accepted are %s", url,
                   URLS_ACCEPTED);

@@ -16,7 +16,8 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
 {
     static const char scheme[] = "http://";
     if (!strncasecmp(text, "https://", 8))
-        return q_fail(e, Q_UNSUPPORTED, "--url: https is not supported yet, got %.200s", text);
+        return q_fail(e, Q_UNSUPPORTED,
+                      "--url: https is not supported, expected http://host:port, got %.200s", text);
     if (strncasecmp(text, scheme, sizeof scheme - 1) != 0)
         return q_fail(e, Q_INVALID, "--url: expected http://host:port, got %.200s", text);
     const char *at = text + sizeof scheme - 1;

@@ -112,7 +112,7 @@ def test_every_kind_of_line(tmp_path):
     assert {k: v["code"] for k, v in bad.items()} == {
         (None, 4): "invalid_line", ("chat", 5): "duplicate_custom_id", ("vector", 6): "not_supported",
         ("stream", 7): "not_supported", (None, 10): "invalid_line"}
-    assert "/v1/moderations is not supported yet" in bad["vector", 6]["message"]
+    assert "/v1/moderations is not supported" in bad["vector", 6]["message"]
     # A second run finds everything done, and still says that some lines failed.
     before = (tmp_path / "out").read_bytes()
     again = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out", "--served-model-name", "tiny", "--json")

@@ -137,7 +137,7 @@ def entry(part, *more):
 
 
 MISUSES = [
-    (entry({"type": "actions", "actions": [1]}), 'messages: entry 0: content of type "actions" is not supported yet; accepted are text, '
+    (entry({"type": "actions", "actions": [1]}), 'messages: entry 0: content of type "actions" is not supported; accepted are text, '
      "grid, strips, mark"),
     (entry({"type": "blobs", "blobs": [[1]]}), "accepted are text, grid, strips, mark"), # it has no type of parts
     (entry(grid([1, 2, 3])), "messages: entry 0: content part 1: grids[0]: shape [3] is not [2, 3]"),

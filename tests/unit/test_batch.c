@@ -98,7 +98,7 @@ static void bad_lines_say_what_is_wrong(void **state)
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v2\"}", Q_INVALID,
          "url: unknown endpoint \"/v2\"; accepted are", true},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/moderations\",\"body\":{}}",
-         Q_UNSUPPORTED, "not supported yet", true},
+         Q_UNSUPPORTED, "is not supported; accepted are", true},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":[]}",
          Q_INVALID, "body: expected an object, got an array", true},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\"}", Q_INVALID,

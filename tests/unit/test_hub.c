@@ -153,7 +153,8 @@ static const struct {
         {"adapter_config.json", "adapter_model.safetensors"},
         "",
         Q_UNSUPPORTED,
-        "is a LoRA adapter, not a model: its base model is org/base; ",
+        "is a LoRA adapter, not a model: its base model is org/base; serve its base model with "
+        "--enable-lora --lora-modules NAME=FOLDER",
     },
     {
         {"adapter_model.safetensors"},

@@ -322,6 +322,11 @@ static enum q_code check_together(struct params *p, enum params_where where, str
         return rc;
     if ((rc = check_choices(p, e)) || (rc = check_prompt_fields(p, e)))
         return rc;
+    if (p->has[FIELD_spaces_between_special_tokens] && !p->spaces_between_special_tokens &&
+        !p->skip_special_tokens)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "spaces_between_special_tokens: false is not supported together with "
+                      "\"skip_special_tokens\": false");
     if (p->add_generation_prompt && p->continue_final_message) {
         if (p->has[FIELD_add_generation_prompt])
             return q_fail(

@@ -205,6 +205,10 @@ static void test_wrong_values(void **state)
     assert_fails(read_text("{\"truncate_prompt_tokens\":-2}"), Q_INVALID, "-1 to", &e);
     assert_fails(read_text("{\"truncation_side\":\"top\"}"), Q_INVALID, "\"left\"", &e);
     assert_fails(read_text("{\"cache_salt\":\"\"}"), Q_INVALID, "cache_salt: 0 characters", &e);
+    assert_ok(read_chat("{\"spaces_between_special_tokens\":false}"), &e);
+    assert_fails(read_chat("{\"spaces_between_special_tokens\":false,"
+                           "\"skip_special_tokens\":false}"),
+                 Q_UNSUPPORTED, "spaces_between_special_tokens: false is not", &e);
     assert_fails(read_text("{\"priority\":4294967296}"), Q_INVALID, "priority", &e);
     assert_fails(read_text("{\"stream\":true,\"prompt_logprobs\":1}"), Q_INVALID, "prompt_logprobs",
                  &e);

@@ -70,7 +70,10 @@ FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, str
     for (*out = QUANTIZE_INT8; *out <= QUANTIZE_FP8; ++*out)
         if (strcmp(text, quantization_name(*out)) == 0)
             return Q_OK;
-    return q_fail(e, Q_INVALID, "--quantization is \"%s\", expected none, int8, int4 or fp8", text);
+    return q_fail(
+        e, Q_INVALID,
+        "--quantization is \"%s\", expected none, int8, int4, fp8 or the checkpoint's own method",
+        text);
 }
 
 /* Methods of checkpoints as vLLM's command lines name them, and what they are here

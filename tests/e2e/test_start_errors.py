@@ -231,7 +231,7 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--served-model-name", ""), USAGE, ["--served-model-name is empty"]),
     (("--max-body-bytes", "0"), USAGE, ["--max-body-bytes is 0", "at least 1 byte"]),
     (("--log-level", "1"), USAGE, ["--log-level", '"1"', "debug, info, warning or error"]),
-    (("--load-format", "bitsandbytes"), USAGE, ["--load-format", "expected auto, safetensors, pt "]),
+    (("--load-format", "tensorizer"), USAGE, ["--load-format", "expected auto, safetensors, pt "]),
     (("--kv-cache-dtype", "fp8_e5m2"), USAGE, ["--kv-cache-dtype", "int8 or fp8"]),
     (("--max-model-len", "1"), USAGE, ["--max-model-len", "expected 2 or more"]),
     (("--port", "70000"), USAGE, ["--port", "65535"]),

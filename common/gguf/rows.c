@@ -9,6 +9,8 @@
  *     Q8_0    f16 d, 32 int8                                           d q
  *     IQ4_NL  f16 d, nibbles as Q4_0                                   d table[q]
  *     MXFP4   u8 e, nibbles as Q4_0                                    2^(e - 127) e2m1[q]
+ *     NVFP4   of 64: 4 e4m3 d, four times 16 nibbles as Q4_0           d e2m1[q], a d for each 16
+ *     Q1_0    of 128: f16 d, 128 bits                                  d or, where it is 0, -d
  *
  * Of 256 numbers, in sub-blocks of 16 or 32 with scales of few bits:
  *
@@ -18,6 +20,9 @@
  *     Q5_K    as Q4_K with 32 bytes of fifth bits before the nibbles
  *     Q6_K    128 nibbles, 64 bytes of 2 bits, 16 int8 scales, f16 d
  *     IQ4_XS  f16 d, u16 of high bits of scales, 4 bytes of low ones, 128 nibbles
+ *     TQ1_0   52 bytes of 5 numbers to base 3, the last 4 of 4; f16 d  d (q - 1)
+ *     TQ2_0   64 bytes of 2 bits, f16 d                                d (q - 1)
+ *     IQ1_S … IQ3_S                                                    rows_grid.c
  *
  * There numbers i, i + 32, i + 64 … of 128 share a byte of 2 bits, and i and i + 32 of 64 one of
  * nibbles. Each reader takes a block apart into codes with their scales, as rows.h says; floats are
@@ -25,23 +30,13 @@
 #include "common/gguf/rows.h"
 #include <math.h>
 #include <string.h>
-#include "common/dtype.h"
+#include "common/gguf/rows_internal.h"
 
 #define SMALL      32u
 #define LARGE      256u
 #define GROUPS_MAX 16u /* of a block */
 
-static uint16_t load_u16(const unsigned char *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
-static float load_f16(const unsigned char *p)
-{
-    return f16_to_f32(load_u16(p));
-}
-
-/* ---- blocks of 32 ---- */
+/* ---- blocks of 32, 64 and 128 ---- */
 
 /* 32 nibbles. */
 static void nibbles(uint8_t *q, const unsigned char *p)
@@ -97,6 +92,34 @@ static void mxfp4(const struct gguf_codes *to, const unsigned char *b)
 {
     *to->scales = ldexpf(1, b[0] - 128);
     nibbles(to->q, b + 1);
+}
+
+/* Half of an e4m3 without a sign; the byte of its NaN stands for 0. */
+static float half_e4m3(unsigned char e)
+{
+    const int exponent = e >> 3 & 15, mantissa = e & 7;
+    if (e == 0x7f)
+        return 0;
+    return exponent ? ldexpf((float)(8 + mantissa), exponent - 11) : ldexpf((float)mantissa, -10);
+}
+
+static void nvfp4(const struct gguf_codes *to, const unsigned char *b)
+{
+    for (uint32_t j = 0; j < 4; j++) {
+        to->scales[j] = half_e4m3(b[j]);
+        for (uint32_t i = 0; i < 8; i++) {
+            to->q[16 * j + i] = b[4 + 8 * j + i] & 15u;
+            to->q[16 * j + i + 8] = b[4 + 8 * j + i] >> 4;
+        }
+    }
+}
+
+static void q1_0(const struct gguf_codes *to, const unsigned char *b)
+{
+    for (uint32_t g = 0; g < 4; g++)
+        to->scales[g] = load_f16(b);
+    for (uint32_t i = 0; i < 128; i++)
+        to->q[i] = b[2 + i / 8] >> i % 8 & 1 ? 8 + 1 : 8 - 1;
 }
 
 /* ---- blocks of 256 ---- */
@@ -198,6 +221,39 @@ static void iq4_xs(const struct gguf_codes *to, const unsigned char *b)
     }
 }
 
+/* One d for all. */
+static void ternary(const struct gguf_codes *to, const unsigned char *d)
+{
+    *to->supers = load_f16(d);
+    memset(to->parts, 1, LARGE / SMALL);
+}
+
+static void tq2_0(const struct gguf_codes *to, const unsigned char *b)
+{
+    ternary(to, b + 64);
+    for (uint32_t i = 0; i < LARGE; i++)
+        to->q[i] = (uint8_t)(two_bits(b, i) + 8 - 1);
+}
+
+/* A byte is the digits after the point of a number below 1, to base 3, times 256 and rounded up. Of
+ * n_byte bytes the first digits are the first numbers, then the second digits … */
+static void digits(uint8_t *q, const unsigned char *p, uint32_t n_byte, uint32_t n_digit)
+{
+    for (uint32_t i = 0; i < n_byte; i++) {
+        unsigned left = p[i];
+        for (uint32_t k = 0; k < n_digit; k++, left = left * 3 & 255u)
+            q[k * n_byte + i] = (uint8_t)((left * 3 >> 8) + 8 - 1);
+    }
+}
+
+static void tq1_0(const struct gguf_codes *to, const unsigned char *b)
+{
+    ternary(to, b + 52);
+    digits(to->q, b, 32, 5);
+    digits(to->q + 160, b + 32, 16, 5);
+    digits(to->q + 240, b + 48, 4, 4);
+}
+
 static const struct reader {
     const char *name;
     void (*block)(const struct gguf_codes *to, const unsigned char *b);
@@ -216,6 +272,17 @@ static const struct reader {
     {"MXFP4", mxfp4, {GGUF_VALUES_E2M1, GGUF_SCALES_F32, false, 32}},
     {"IQ4_NL", q4_0, {GGUF_VALUES_NL, GGUF_SCALES_F16, false, 32}},
     {"IQ4_XS", iq4_xs, {GGUF_VALUES_NL, GGUF_SCALES_BY_256, false, 32}},
+    {"NVFP4", nvfp4, {GGUF_VALUES_E2M1, GGUF_SCALES_F32, false, 16}},
+    {"Q1_0", q1_0, {GGUF_VALUES_SIGNED, GGUF_SCALES_F16, false, 32}},
+    {"TQ1_0", tq1_0, {GGUF_VALUES_SIGNED, GGUF_SCALES_BY_256, false, 32}},
+    {"TQ2_0", tq2_0, {GGUF_VALUES_SIGNED, GGUF_SCALES_BY_256, false, 32}},
+    {"IQ1_S", gguf_iq1_s, {GGUF_VALUES_IQ1, GGUF_SCALES_BY_256, false, 32}},
+    {"IQ1_M", gguf_iq1_m, {GGUF_VALUES_IQ1, GGUF_SCALES_BY_256, false, 16}},
+    {"IQ2_XXS", gguf_iq2_xxs, {GGUF_VALUES_IQ2, GGUF_SCALES_BY_256, false, 32}},
+    {"IQ2_XS", gguf_iq2_xs, {GGUF_VALUES_IQ2, GGUF_SCALES_BY_256, false, 16}},
+    {"IQ2_S", gguf_iq2_s, {GGUF_VALUES_IQ2, GGUF_SCALES_BY_256, false, 16}},
+    {"IQ3_XXS", gguf_iq3_xxs, {GGUF_VALUES_IQ3_XXS, GGUF_SCALES_BY_256, false, 32}},
+    {"IQ3_S", gguf_iq3_s, {GGUF_VALUES_IQ3_S, GGUF_SCALES_BY_256, false, 32}},
 };
 
 static const struct reader *reader_of(const struct gguf_type *t)
@@ -240,6 +307,11 @@ float gguf_value(enum gguf_values values, uint8_t code)
         [GGUF_VALUES_NL] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
                             113},
         [GGUF_VALUES_E2M1] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
+        [GGUF_VALUES_IQ1] = {-7, 1, 9, 0, 0, 0, 0, 0, -9, -1, 7},
+        [GGUF_VALUES_IQ2] = {8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43},
+        [GGUF_VALUES_IQ3_XXS] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52,
+                                 -62},
+        [GGUF_VALUES_IQ3_S] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15},
     };
     return values == GGUF_VALUES_BYTES || values == GGUF_VALUES_SIX ? (float)(int8_t)code
                                                                     : tables[values][code & 15];
@@ -260,8 +332,8 @@ void gguf_codes(const struct gguf_codes *to, const struct gguf_type *t, const un
             at.parts += n_group;
             at.part_mins += n_group;
         } else {
-            at.scales++;
-            at.mins++;
+            at.scales += n_group;
+            at.mins += n_group;
         }
     }
 }
@@ -273,11 +345,11 @@ static void block_floats(float *out, const struct gguf_type *t, const struct ggu
     const bool by_256 = f.scales == GGUF_SCALES_BY_256;
     for (uint32_t i = 0; i < t->block; i++) {
         const uint32_t g = i / f.group;
-        const float scale = by_256 ? *c->supers * (float)c->parts[g] : *c->scales;
+        const float scale = by_256 ? *c->supers * (float)c->parts[g] : c->scales[g];
         const float product = scale * gguf_value(f.values, c->q[i]);
         out[i] = !f.has_min ? product
                  : by_256   ? product + *c->super_mins * (float)c->part_mins[g]
-                            : product + *c->mins;
+                            : product + c->mins[g];
     }
 }
 
@@ -285,8 +357,8 @@ void gguf_rows(float *out, const struct gguf_type *t, const unsigned char *data,
 {
     uint8_t q[LARGE];
     int8_t parts[GROUPS_MAX], part_mins[GROUPS_MAX];
-    float scale, min, super, super_min;
-    const struct gguf_codes c = {q, &scale, &min, parts, part_mins, &super, &super_min};
+    float scales[GROUPS_MAX], mins[GROUPS_MAX], super, super_min;
+    const struct gguf_codes c = {q, scales, mins, parts, part_mins, &super, &super_min};
     for (size_t k = 0; k < n_block; k++) {
         gguf_codes(&c, t, data + k * t->bytes, 1);
         block_floats(out + k * t->block, t, &c);

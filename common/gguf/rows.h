@@ -20,7 +20,12 @@ enum gguf_values {
     GGUF_VALUES_SIGNED, /* -8 … 7 */
     GGUF_VALUES_NL,     /* one of 16 integers, of IQ4_NL */
     GGUF_VALUES_E2M1,   /* twice an e2m1 */
-    GGUF_VALUES_SIX     /* itself, as int8, -32 … 31 */
+    GGUF_VALUES_SIX,    /* itself, as int8, -32 … 31 */
+    /* Codes 0 … 7 are the magnitudes of a grid's numbers, with 8 these below zero. */
+    GGUF_VALUES_IQ1, /* 8 times a number of the grid of IQ1_S, -1 … 1, + 1 or, with 8, - 1 */
+    GGUF_VALUES_IQ2,
+    GGUF_VALUES_IQ3_XXS,
+    GGUF_VALUES_IQ3_S
 };
 enum gguf_scales {
     GGUF_SCALES_F32,
@@ -37,7 +42,7 @@ struct gguf_form gguf_form_of(const struct gguf_type *t); /* t->read_as is GGUF_
 float gguf_value(enum gguf_values values, uint8_t code);
 
 /* Where the numbers of n_block blocks go. Of scales, mins and of parts … super_mins those that the
- * form has are written: one a group, supers one a block. */
+ * form has are written: one a group, supers one a block (of 256). */
 struct gguf_codes {
     uint8_t *q; /* [n_block * t->block] */
     float *scales, *mins;

@@ -7,12 +7,16 @@
 #include <string.h>
 #include "kernels/ops/ops_codes.h"
 
-/* Sources: ggml (IQ4_NL), OCP Microscaling Formats 1.0 (e2m1). */
+/* Sources: ggml (IQ), OCP Microscaling Formats 1.0 (e2m1). */
 static const int8_t codes_ints[KERN_CODES_INT_END][16] = {
     [KERN_CODES_HALVES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
     [KERN_CODES_SIGNED] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
     [KERN_CODES_NL] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
     [KERN_CODES_E2M1] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
+    [KERN_CODES_IQ1] = {-7, 1, 9, 0, 0, 0, 0, 0, -9, -1, 7},
+    [KERN_CODES_IQ2] = {8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43},
+    [KERN_CODES_IQ3_XXS] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62},
+    [KERN_CODES_IQ3_S] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15},
 };
 /* Source: bitsandbytes' quant_map of both types. */
 static const float codes_floats[KERN_CODES_END - KERN_CODES_INT_END][16] = {

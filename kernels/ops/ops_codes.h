@@ -57,6 +57,10 @@ enum kern_codes {
     KERN_CODES_NL,      /* the 16 integers of IQ4_NL */
     KERN_CODES_E2M1,    /* twice an e2m1: 0, 1, 2, 3, 4, 6, 8, 12, and these below zero */
     KERN_CODES_SIX,     /* bytes, -32 … 31 */
+    KERN_CODES_IQ1,     /* -9, -7, -1, 1, 7, 9 */
+    KERN_CODES_IQ2,     /* 8, 25, 43, and these below zero */
+    KERN_CODES_IQ3_XXS, /* 4, 12, 20, 28, 36, 44, 52, 62, and these below zero */
+    KERN_CODES_IQ3_S,   /* odd numbers from -15 to 15 */
     KERN_CODES_INT_END, /* values before this are whole numbers */
     KERN_CODES_NF4 = KERN_CODES_INT_END, /* the 16 numbers of bitsandbytes' nf4 */
     KERN_CODES_FP4,                      /* and fp4 */

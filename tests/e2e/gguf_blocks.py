@@ -12,15 +12,19 @@ import gguf_files as files
 
 VOCAB, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD = 320, 256, 512, 2, 4, 2, 64
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+GRIDS = ("NVFP4", "Q1_0", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 # llama.cpp's files of one name hold several types: what is said of Q4_K_M here is q, k of Q4_K and v, down of Q6_K.
-CASES = [("llama", kind) for kind in (*KINDS, "Q4_K_M")] + [("qwen2", kind) for kind in ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q4_K_M")]
+CASES = [("llama", kind) for kind in (*KINDS, "Q4_K_M")] + [("qwen2", kind) for kind in ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q4_K_M")] + [
+    ("llama", kind) for kind in GRIDS]
 PROMPTS = [[5], [7, 301], [5, 9, 20, 33, 7, 60, 41], [3, 200, 77, 310, 19, 254, 101, 8, 66, 140, 2, 91, 311, 17, 230, 48, 5, 29, 180, 262]]
 SPREAD = 0.06  # of a weight, about
 # Size of a scale that gives weights of that spread, and where in a block it lies; then, of types with a minimum, where that lies and
 # how many scales it is.
 SCALES = {"Q4_0": (0.013, 0), "Q4_1": (0.013, 0, 2, -7.5), "Q5_0": (0.0065, 0), "Q5_1": (0.0065, 0, 2, -15.5), "Q8_0": (0.0008, 0),
           "Q2_K": (0.006, 80, 82, 1.5), "Q3_K": (0.0014, 108), "Q4_K": (0.00035, 0, 2, 7.5), "Q5_K": (0.00018, 0, 2, 15.5),
-          "Q6_K": (0.000044, 208), "IQ4_NL": (0.0009, 0), "IQ4_XS": (0.000048, 0)}
+          "Q6_K": (0.000044, 208), "IQ4_NL": (0.0009, 0), "IQ4_XS": (0.000048, 0), "Q1_0": (0.06, 0), "TQ1_0": (0.07, 52),
+          "TQ2_0": (0.06, 64), "IQ1_S": (0.009, 0), "IQ1_M": (0.009, 48), "IQ2_XXS": (0.0011, 0), "IQ2_XS": (0.0011, 0), "IQ2_S": (0.0011, 0),
+          "IQ3_XXS": (0.00042, 0), "IQ3_S": (0.00042, 0)}
 
 
 class Numbers:
@@ -61,13 +65,23 @@ def blocks(numbers, shape, kind):
     if kind == "MXFP4":
         raw[..., 0] = 120 + raw[..., 0] % 3
         return raw.reshape(*shape[:-1], -1), of
+    if kind == "NVFP4":
+        raw[..., :4] = 8 + raw[..., :4] % 12
+        return raw.reshape(*shape[:-1], -1), of
     scale, at, *minimum = SCALES[kind]
     scale = (np.float32(scale) * (1 + numbers.floats(*many) / 2)).astype(np.float16)
-    raw[..., at:at + 2] = scale[..., None].view(np.uint8)
+    halves = scale[..., None].view(np.uint8)
+    if kind == "IQ1_M":  # 4 bits of it in each of 4 u16
+        four = np.stack([halves[..., 0] & 15, halves[..., 0] >> 4, halves[..., 1] & 15, halves[..., 1] >> 4], axis=-1)
+        raw[..., at + 1:at + 8:2] = raw[..., at + 1:at + 8:2] & 15 | four << 4
+    else:
+        raw[..., at:at + 2] = halves
     if minimum:
         raw[..., minimum[0]:minimum[0] + 2] = (scale * np.float16(minimum[1]))[..., None].view(np.uint8)
     if kind == "Q2_K":
         raw[..., :16] = (raw[..., :16] & 15) * 17
+    elif kind == "TQ2_0":  # of two bits not both
+        raw[..., :64] &= ~((raw[..., :64] & raw[..., :64] >> 1 & 0x55) << 1)
     elif kind in ("Q4_K", "Q5_K"):
         raw[..., 4:16] = six_bits(raw[..., 4:12] & 63)
     return raw.reshape(*shape[:-1], -1), of
@@ -114,9 +128,9 @@ def make(path, arch, kind):
     add_tokens(w)
     for name, shape in shapes(arch).items():
         of = kind_of(name, kind) if len(shape) == 2 else "F32"
-        if of in SCALES or of == "MXFP4":
+        if of in SCALES or of in ("MXFP4", "NVFP4"):
             raw, of = blocks(numbers, shape, of)
-            floats = gguf.dequantize(raw, of)
+            floats = files.dequantized(raw, of)
         else:
             values = numbers.floats(*shape) * np.float32(SPREAD * 3 ** 0.5 if len(shape) == 2 else 0.1)
             raw, of = files.packed(values + np.float32(name.endswith("norm.weight")), of)

@@ -246,8 +246,18 @@ def packed(values, kind):
     return gguf.quantize(values, of), of
 
 
+def dequantized(raw, of):
+    """The floats that blocks stand for, by the `gguf` package, which does not have all types."""
+    if of != Type.Q1_0:
+        return gguf.dequantize(raw, of)
+    blocks = raw.reshape(*raw.shape[:-1], -1, 18)
+    scale = blocks[..., :2].copy().view(np.float16).astype(np.float32)
+    return np.where(np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little"), scale, -scale).reshape(*raw.shape[:-1], -1)
+
+
 # Scales of random blocks whose numbers are as large as weights are; 0.002 of the others.
-ORDINARY = {"Q4_K": 1e-4, "Q5_K": 5e-5, "Q6_K": 4e-5, "IQ4_XS": 5e-5}
+ORDINARY = {"Q4_K": 1e-4, "Q5_K": 5e-5, "Q6_K": 4e-5, "IQ4_XS": 5e-5, "IQ1_S": 0.01, "IQ1_M": 0.01, "IQ2_XXS": 5e-4, "IQ2_XS": 5e-4,
+            "IQ2_S": 5e-4, "IQ3_XXS": 2e-4, "IQ3_S": 3e-4, "TQ1_0": 0.03, "TQ2_0": 0.03, "Q1_0": 0.03}
 
 
 def random_blocks(rng, shape, kind, scale=0.002):
@@ -257,11 +267,16 @@ def random_blocks(rng, shape, kind, scale=0.002):
     raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // block, size), dtype=np.uint8)
     scale = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
     halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,), "IQ4_NL": (0,),
-              "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,)}
+              "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q1_0": (0,), "TQ1_0": (52,), "TQ2_0": (64,),
+              "IQ1_S": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,)}
     for at in halves.get(kind, ()):
         raw[..., at:at + 2] = scale
     if kind == "MXFP4":
         raw[..., 0] = rng.integers(118, 122, raw.shape[:-1])
+    elif kind == "NVFP4":
+        raw[..., :4] = rng.integers(0, 32, (*raw.shape[:-1], 4))
+    elif kind == "IQ1_M":  # 4 bits of the scale in each of 4 u16
+        raw[..., 49::2] = raw[..., 49::2] & 15 | np.array([scale[0] & 15, scale[0] >> 4, scale[1] & 15, scale[1] >> 4], np.uint8) << 4
     return raw.reshape(*shape[:-1], shape[-1] // block * size), of
 
 
@@ -353,7 +368,7 @@ def make_blocks(folder, path, rng, kind, floats=()):
         raw, of = packed(values, "F32")
         if values.ndim == 2 and not any(part in name for part in floats):
             raw, of = random_blocks(rng, values.shape, kind, ORDINARY.get(kind, 0.002))
-        stands[name] = raw if of == Type.F32 else gguf.dequantize(raw, of)
+        stands[name] = raw if of == Type.F32 else dequantized(raw, of)
         w.add_tensor(name, raw, raw_dtype=of)
     finish(w)
     return stands

@@ -22,7 +22,8 @@ SAME = ("llama", "llama-bias-tied", "llama-rope-linear", "llama-rope-yarn", "lla
         "granite", "smollm3", "exaone4", "glm4")
 WINDOWS = ("mistral", "starcoder2")  # which ggml's files of these have not
 NEAR = ("gemma2", "gemma3")  # q is multiplied in the file (fold_query_scalar)
-BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+          "NVFP4", "Q1_0", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 PROMPT = [5, 9, 20, 33, 7, 60, 41]
 TOKENIZERS = ROOT / "tests/data/tokenizers"
 ROUNDED = 0.006  # of a log-probability: inputs in 15 bits against floats change 0.0032 at most
@@ -184,7 +185,7 @@ def test_blocks_as_llama_cpp(arch, kind, tmp_path):
 @pytest.mark.parametrize("tied", (False, True))
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_blocks(kind, tied, tmp_path):
-    """In every matrix but one a layer, beside the floats that they stand for: MXFP4 gives the same bits."""
+    """In every matrix but one a layer, beside the floats that they stand for: MXFP4 and NVFP4 give the same bits."""
     rng = np.random.default_rng(7)
     model = files.random_folder(tmp_path / "model", rng, tie=tied)
     if kind == "Q4_0":  # of most blocks their integers would stay, and inputs become integers too
@@ -193,7 +194,7 @@ def test_blocks(kind, tied, tmp_path):
         stands = files.make_blocks(model, tmp_path / "m.gguf", rng, kind, ("attn_v",))
         same = files.folder_of(tmp_path / "floats", model, stands)
     got, want = answer(tmp_path / "m.gguf"), answer(same)
-    if kind == "MXFP4":
+    if kind in ("MXFP4", "NVFP4"):
         assert got == want
     else:
         assert_near(got, want)
@@ -519,10 +520,15 @@ def test_served(tmp_path):
 
 # ---- refusals ----
 
-@pytest.mark.parametrize("kind", ("IQ2_XS", "IQ3_S", "IQ1_M", "TQ2_0"))
+@pytest.mark.parametrize("kind", ("Q8_1", "Q8_K"))
 def test_types_that_are_not_read(kind, tmp_path):
     rng = np.random.default_rng(5)
-    files.make_blocks(files.random_folder(tmp_path / "model", rng), tmp_path / "m.gguf", rng, kind)
+    family, config, tensors = files.converted(files.random_folder(tmp_path / "model", rng))
+    w = files.writer_of(tmp_path / "m.gguf", family, config)
+    for name, values in tensors.items():
+        raw, of = files.packed(values, "F32") if values.ndim == 1 else files.random_blocks(rng, values.shape, kind)
+        w.add_tensor(name, raw, raw_dtype=of)
+    files.finish(w)
     refused(tmp_path / "m.gguf", [f"has the type {kind}", "Q4_K_M", "supported are F32, F16"])
 
 

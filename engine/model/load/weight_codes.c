@@ -23,9 +23,11 @@ static uint8_t group_of(uint32_t group)
 static struct packed_codes form_of_blocks(const struct gguf_type *t)
 {
     static const uint8_t kinds[] = {
-        [GGUF_VALUES_BYTES] = KERN_CODES_BYTES,   [GGUF_VALUES_HALVES] = KERN_CODES_HALVES,
-        [GGUF_VALUES_SIGNED] = KERN_CODES_SIGNED, [GGUF_VALUES_NL] = KERN_CODES_NL,
-        [GGUF_VALUES_E2M1] = KERN_CODES_E2M1,     [GGUF_VALUES_SIX] = KERN_CODES_SIX,
+        [GGUF_VALUES_BYTES] = KERN_CODES_BYTES,     [GGUF_VALUES_HALVES] = KERN_CODES_HALVES,
+        [GGUF_VALUES_SIGNED] = KERN_CODES_SIGNED,   [GGUF_VALUES_NL] = KERN_CODES_NL,
+        [GGUF_VALUES_E2M1] = KERN_CODES_E2M1,       [GGUF_VALUES_SIX] = KERN_CODES_SIX,
+        [GGUF_VALUES_IQ1] = KERN_CODES_IQ1,         [GGUF_VALUES_IQ2] = KERN_CODES_IQ2,
+        [GGUF_VALUES_IQ3_XXS] = KERN_CODES_IQ3_XXS, [GGUF_VALUES_IQ3_S] = KERN_CODES_IQ3_S,
     };
     static const uint8_t scales[] = {
         [GGUF_SCALES_F32] = KERN_SCALES_F32,
@@ -38,7 +40,8 @@ static struct packed_codes form_of_blocks(const struct gguf_type *t)
         .scales = scales[f.scales],
         .has_min = f.has_min,
         .group = (uint8_t)f.group,
-        .by_ints = f.values != GGUF_VALUES_E2M1, /* MXFP4 has one product in every file */
+        .by_ints =
+            f.values != GGUF_VALUES_E2M1, /* MXFP4 and NVFP4 have one product in every file */
     };
 }
 
@@ -84,7 +87,8 @@ bool weight_codes_form(struct packed_codes *out, const struct weight_source *s)
 static bool is_six_bits(const struct packed_codes *c)
 {
     return c->kind == KERN_CODES_HALVES || c->kind == KERN_CODES_SIGNED ||
-           c->kind == KERN_CODES_E2M1 || c->kind == KERN_CODES_SIX;
+           c->kind == KERN_CODES_E2M1 || c->kind == KERN_CODES_SIX || c->kind == KERN_CODES_IQ1 ||
+           c->kind == KERN_CODES_IQ3_S;
 }
 
 bool weight_codes_join(struct packed_codes *all, const struct packed_codes *one)

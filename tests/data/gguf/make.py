@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes blocks.gguf, blocks of every type that is read with random bytes, and blocks.safetensors, the floats that the `gguf` package
-makes of them; and the corpus of the fuzz target gguf. Run from here: python make.py (needs tests/requirements.txt)."""
+makes of them; the corpus of the fuzz target gguf; and common/gguf/grids.c. Run from here: python make.py (needs tests/requirements.txt
+and clang-format-14)."""
 import pathlib
 import struct
+import subprocess
 import sys
 
 import gguf
+import gguf.quants
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -25,7 +28,7 @@ def make_blocks():
     for kind in test_gguf.BLOCKS:
         raw, of = files.random_blocks(rng, (2, 512), kind)
         w.add_tensor(kind, raw, raw_dtype=of)
-        floats[kind] = gguf.dequantize(raw, of).astype(np.float32)
+        floats[kind] = files.dequantized(raw, of).astype(np.float32)
     files.finish(w)
     save_file(floats, HERE / "blocks.safetensors")
 
@@ -73,6 +76,31 @@ def make_corpus():
     (CORPUS / "big-endian").write_bytes(b"GGUF" + struct.pack(">IQQ", 3, 0, 0))
 
 
+GRIDS = {"iq1": ("IQ1_S", 2, "-1, 0, 1"), "iq2_xxs": ("IQ2_XXS", 2, "8, 25, 43"), "iq2_xs": ("IQ2_XS", 2, "8, 25, 43"),
+         "iq2_s": ("IQ2_S", 2, "8, 25, 43"), "iq3_xxs": ("IQ3_XXS", 3, "4, 12, 20, 28, 36, 44, 52, 62"),
+         "iq3_s": ("IQ3_S", 3, "1, 3, 5, 7, 9, 11, 13, 15")}
+GRIDS_HEAD = """/* SPDX-License-Identifier: Apache-2.0 */
+/* Grids, as rows_internal.h says. Above each one the numbers that its places stand for. Written by
+ * tests/data/gguf/make.py. Source: ggml (ggml-common.h). */
+#include "common/gguf/rows_internal.h"
+"""
+
+
+def make_grids():
+    out = [GRIDS_HEAD]
+    for name, (kind, bits, numbers) in GRIDS.items():
+        of = getattr(gguf.quants, kind)
+        of.init_grid()
+        rows = np.searchsorted(of.grid_map, of.grid.reshape(of.grid_shape)) << np.arange(of.grid_shape[1]) * bits
+        assert str(list(of.grid_map))[1:-1] == numbers
+        words = ", ".join(f"0x{row:04x}" for row in rows.sum(1))
+        out.append(f"/* {numbers} */\nconst uint16_t gguf_grid_{name}[{len(rows)}] = {{{words}}};\n")
+    path = HERE.parents[2] / "common/gguf/grids.c"
+    path.write_text("\n".join(out))
+    subprocess.run(["clang-format-14", "-i", path], check=True)
+
+
 if __name__ == "__main__":
     make_blocks()
     make_corpus()
+    make_grids()

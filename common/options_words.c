@@ -218,7 +218,7 @@ static FALLIBLE apply_alias(struct options *o, const struct program_info *p,
         return rc;
     snprintf(name, sizeof name, "%.*s%s%.*s", (int)(how ? (size_t)(how - arg) : strlen(arg)), arg,
              t->path ? "." : "", t->path ? (int)t->n_path : 0, t->path ? t->path : "");
-    if ((rc = option_find(&to, p, name, strlen(name), e)))
+    if (option_find(&to, p, name, strlen(name), e))
         return q_wrap(e, "%s", t->flag);
     if (how && how[1] != '*' && (rc = check_numbers(t, words, n, how[1] != ',', e)))
         return rc;

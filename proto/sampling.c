@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
+#include "common/thinking_budget.h"
 #include "proto/proto.h"
 
 void sample_params_default(struct sample_params *p)
@@ -116,6 +117,9 @@ static enum q_code check_masks(const struct sample_params *p, uint32_t vocab_siz
             e, Q_INVALID,
             "bad_words: lengths and ids do not match, or an id is not in the vocabulary of %u",
             vocab_size);
+    struct thinking_budget budget;
+    if (p->n_thinking && !thinking_budget_view(&budget, p->thinking, p->n_thinking, vocab_size))
+        return q_fail(e, Q_INVALID, "thinking_token_budget: malformed tags of reasoning");
     return Q_OK;
 }
 
@@ -172,6 +176,7 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         {"logit_bias", m->bias.n, SAMPLE_BIAS_MAX},
         {"allowed_token_ids", m->allowed_ids.n, SAMPLE_ALLOWED_MAX},
         {"bad_words", m->bad_words.n, SAMPLE_BAD_MAX},
+        {"thinking_token_budget", m->thinking.n, THINKING_BUDGET_WORDS_MAX},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].n > counts[i].max)
@@ -203,6 +208,8 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         .no_repeat_ngram = m->no_repeat_ngram,
         .no_repeat_window = m->no_repeat_window,
         .top_n_sigma = m->top_n_sigma,
+        .thinking = m->thinking.data,
+        .n_thinking = (uint32_t)m->thinking.n,
         .pools = m->pools,
         .n_value = m->n_value,
         .raw_vector = m->raw_vector,
@@ -242,6 +249,7 @@ void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p
     m->no_repeat_ngram = p->no_repeat_ngram;
     m->no_repeat_window = p->no_repeat_window;
     m->top_n_sigma = p->top_n_sigma;
+    m->thinking = (struct proto_u32s){p->thinking, p->n_thinking};
     m->pools = p->pools;
     m->n_value = p->n_value;
     m->raw_vector = p->raw_vector;

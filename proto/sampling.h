@@ -2,9 +2,9 @@
 /* sampling - the sampling parameters of a request, from the frontend to the worker.
  *
  * Names, ranges and meaning are OpenAI's and vLLM's. Their order of application to a row of logits
- * (vLLM's): the masks (grammar, allowed ids, bad words, repeated n-grams, minimum tokens),
- * logit_bias, repetition (prompt and output tokens), frequency and presence (output tokens),
- * top_n_sigma, temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position
+ * (vLLM's): a forced end of reasoning, else the masks (grammar, allowed ids, bad words, repeated
+ * n-grams, minimum tokens), logit_bias, repetition (prompt and output tokens), frequency and
+ * presence (output tokens), top_n_sigma, temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position
  * of the new token). temperature 0 takes the lowest id of the largest logit after the penalties.
  * Logprobs are those of the raw logits unless adjusted_logprobs is set.
  * Threads: values. */
@@ -53,10 +53,15 @@ struct sample_params {
     uint32_t no_repeat_ngram;
     uint32_t no_repeat_window; /* window of the search in tokens; 0 = all */
     float
-        top_n_sigma;  /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
-    bool pools;       /* one vector of the prompt in place of tokens */
-    uint32_t n_value; /* pools: the first values of the vector; 0 = all */
-    bool raw_vector;  /* pools: as it is, without the model's activation */
+        top_n_sigma; /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
+    /* [n_thinking] The limit on the tokens of reasoning (common/thinking_budget.h); 0 = none. When
+     * it is reached the tokens of the end marker are forced, whatever the other masks say.
+     * Borrowed. */
+    const uint32_t *thinking;
+    uint32_t n_thinking;
+    bool pools;             /* one vector of the prompt in place of tokens */
+    uint32_t n_value;       /* pools: the first values of the vector; 0 = all */
+    bool raw_vector;        /* pools: as it is, without the model's activation */
     uint32_t second_text;   /* pools: position of the first token of type 1; 0 = none is */
     bool adjusted_logprobs; /* logprobs after masks, bias and penalties, used by beam search */
     /* Not 0: the output follows a grammar of this kind (engine/grammar/grammar.h). grammar_data is

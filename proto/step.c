@@ -9,6 +9,7 @@
  * (place). All sums are 64-bit sums of 32-bit counts and cannot overflow. */
 #include "proto/step.h"
 #include <string.h>
+#include "common/thinking_budget.h"
 #include "common/utf8.h"
 #include "proto/items.h"
 #include "proto/proto.h"
@@ -317,15 +318,22 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
             return corrupt("an admit's n_bad", a->n_bad, SAMPLE_BAD_MAX, e);
         if (a->n_grammar > STEP_GRAMMAR_MAX)
             return corrupt("an admit's n_grammar", a->n_grammar, STEP_GRAMMAR_MAX, e);
+        if (a->n_thinking > THINKING_BUDGET_WORDS_MAX)
+            return corrupt("an admit's n_thinking", a->n_thinking, THINKING_BUDGET_WORDS_MAX, e);
         enum q_code rc = check_table(a, l, e);
         if (rc || (rc = check_state(a, l, e)))
             return rc;
         sums->n_known += a->n_known;
         sums->n_stop_id += a->n_stop_id;
         sums->n_bias += a->n_bias;
-        sums->n_list += (uint64_t)a->n_allowed + a->n_bad + a->n_grammar;
+        sums->n_list += step_admit_lists(a);
     }
     return Q_OK;
+}
+
+uint64_t step_admit_lists(const struct step_admit *a)
+{
+    return (uint64_t)a->n_allowed + a->n_bad + a->n_grammar + a->n_thinking;
 }
 
 static enum q_code check_sums(const struct step_head *h, const struct sums *sums, struct q_err *e)

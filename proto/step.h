@@ -56,8 +56,8 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_known;  /* tokens known: prompt, then output emitted before a preemption or replay */
     uint32_t n_prompt; /* the first n_prompt of them are prompt */
     uint32_t n_stop_id, n_bias;
-    /* Its part of the lists: allowed ids, bad words, its grammar's program. */
-    uint32_t n_allowed, n_bad, n_grammar;
+    /* Its part of the lists: allowed ids, bad words, program of its grammar, limit on reasoning. */
+    uint32_t n_allowed, n_bad, n_grammar, n_thinking;
     /* Number of positions with KV in the first blocks, which may be shared. Rows before it (the
      * first row of the seq may be there) read the cache and write nothing. */
     uint32_t n_cached;
@@ -182,8 +182,8 @@ FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct s
  * token ids (against its vocabulary). Errors: Q_CORRUPT. */
 FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l,
                    struct q_err *e);
-/* Bytes of the item store. */
-static inline uint64_t step_store_bytes(const struct step_limits *l)
+uint64_t step_admit_lists(const struct step_admit *a);               /* words of its lists */
+static inline uint64_t step_store_bytes(const struct step_limits *l) /* of the item store */
 {
     return (uint64_t)l->item_mib << 20;
 }

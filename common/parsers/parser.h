@@ -10,6 +10,7 @@
 #ifndef QUIRE_COMMON_PARSERS_PARSER_H
 #define QUIRE_COMMON_PARSERS_PARSER_H
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
@@ -37,6 +38,7 @@ typedef enum q_code parsed_sink(void *ctx, const struct parsed_event *event, str
 #define PARSER_CALL_BYTES_MAX (1u << 20) /* of one call's text */
 #define PARSER_TAG_MAX        64         /* bytes of a tag with its NUL */
 #define PARSER_SUFFIX_MAX     32         /* bytes of a suffix of tags, with its colon */
+#define PARSER_TAGS_MAX       8          /* tags of one kind */
 #define PARSER_BEFORE_MAX     512        /* bytes of a format's tags, a NUL behind each */
 
 /* Whether the text begins inside reasoning; the end of the prompt decides (parser_reasoning_start).
@@ -113,6 +115,20 @@ struct parser_before {
     char tags[PARSER_BEFORE_MAX];
     size_t n_tags;
 };
+/* The tags of a format, for a limit on its reasoning. */
+struct parser_tags {
+    /* [n_pair] The starts, each with its end; with `open` the first is the prompt's. */
+    char starts[PARSER_TAGS_MAX][PARSER_TAG_MAX], ends[PARSER_TAGS_MAX][PARSER_TAG_MAX];
+    size_t n_pair;
+    char others[PARSER_TAGS_MAX][PARSER_TAG_MAX]; /* [n_other] other texts that end reasoning */
+    size_t n_other;
+    bool open;  /* the prompt ends inside reasoning */
+    bool again; /* a start counts anywhere, else only at the begin of the text, blanks aside */
+};
+/* reasoning: a row of reasonings.def. calls: calls are looked for, which may end reasoning. prompt,
+ * template_text: as below. False: reasoning of the format is no text between tags. */
+bool parser_reasoning_tags(struct parser_tags *out, const char *reasoning, bool calls,
+                           const char *template_text, const char *prompt, size_t n);
 /* reasoning: a row of reasonings.def, or NULL. prompt: rendered. template_text: for the suffix of
  * tags; may be NULL. */
 void parser_reasoning_before(struct parser_before *out, const char *reasoning,

@@ -457,3 +457,40 @@ void parser_reasoning_before(struct parser_before *out, const char *reasoning,
         put_tag(out, f->end[i] ? f->end[i] : f->end[0], suffix);
     }
 }
+
+static char *other_tag(struct parser_tags *out)
+{
+    Q_ASSERT(out->n_other < PARSER_TAGS_MAX);
+    return out->others[out->n_other++];
+}
+
+bool parser_reasoning_tags(struct parser_tags *out, const char *reasoning, bool calls,
+                           const char *template_text, const char *prompt, size_t n)
+{
+    const struct reasoning_format *f = reasoning_format_named(reasoning);
+    struct piece tag;
+    char suffix[PARSER_SUFFIX_MAX + 1];
+    *out = (struct parser_tags){.n_pair = 0};
+    if (!f || !f->start[0] || !f->end[0])
+        return false;
+    const int open = ends_in(f->start, (struct piece){prompt, n}, &tag);
+    size_t n_start = 0;
+    parser_suffix(template_text ? template_text : "", suffix);
+    out->again = f->again;
+    out->open = open >= 0;
+    if (open >= 0) {
+        memcpy(out->starts[0], tag.text, tag.n);
+        end_of(f->end[open] ? f->end[open] : f->end[0], f->start[open], tag, out->ends[0]);
+        out->n_pair = 1;
+    }
+    for (size_t i = 0; i < FORMAT_TAGS && f->start[i]; i++, n_start++, out->n_pair++) {
+        tag_write(f->start[i], suffix, strlen(suffix), out->starts[out->n_pair]);
+        tag_write(f->end[i] ? f->end[i] : f->end[0], suffix, strlen(suffix),
+                  out->ends[out->n_pair]);
+    }
+    for (size_t i = n_start; i < FORMAT_TAGS && f->end[i]; i++)
+        tag_write(f->end[i], suffix, strlen(suffix), other_tag(out));
+    for (size_t i = 0; calls && i < FORMAT_TAGS && f->call[i]; i++)
+        tag_write(f->call[i], suffix, strlen(suffix), other_tag(out));
+    return true;
+}

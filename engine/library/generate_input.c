@@ -31,7 +31,7 @@ void generate_prompt_release(struct generate_prompt *p)
 static const struct {
     const char *name;
     size_t offset;
-    enum { LINE_F32, LINE_U32, LINE_I32, LINE_I64, LINE_BOOL } type;
+    enum { LINE_F32, LINE_U32, LINE_I32, LINE_I64, LINE_LIMIT, LINE_BOOL } type;
 } fields[] = {
 #define FIELD(type, name) NAMED(type, name, name)
 #define NAMED(type, name, field)                                 \
@@ -49,6 +49,7 @@ static const struct {
     FIELD(U32, max_tokens),
     NAMED(U32, max_completion_tokens, max_tokens),
     FIELD(U32, min_tokens),
+    FIELD(LIMIT, thinking_token_budget),
     FIELD(BOOL, ignore_eos),
     FIELD(I32, logprobs),
     FIELD(I32, priority),
@@ -114,6 +115,10 @@ static FALLIBLE set_field(struct quire_params *q, size_t i, const json_t *v, str
         *(int32_t *)to = (int32_t)n;
         break;
     case LINE_I64:
+        *(int64_t *)to = n;
+        break;
+    case LINE_LIMIT:
+        fits = fits && n >= 0; /* quire_params has a negative number for none */
         *(int64_t *)to = n;
         break;
     case LINE_BOOL:

@@ -463,7 +463,7 @@ int main(int argc, char **argv)
             "and with any of these fields:\n"
             "sampling\ttemperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, "
             "frequency_penalty, seed, n, logprobs\n"
-            "end\tmax_tokens, min_tokens, stop, ignore_eos\n"
+            "end\tmax_tokens, min_tokens, thinking_token_budget, stop, ignore_eos\n"
             "other\tcustom_id, detokenize, priority\n"
             "Exit codes:\n"
             "0\tevery prompt was answered\n"

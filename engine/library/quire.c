@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
+#include "common/chat/thinking_limit.h"
 #include "common/chat/turn.h"
 #include "common/items/items.h"
 #include "common/log.h"
@@ -190,6 +191,7 @@ void quire_params_init(struct quire_params *p, size_t size)
         .logprobs = -1,
         .prompt_logprobs = -1,
         .parallel_tool_calls = true,
+        .thinking_token_budget = -1,
     };
     memset(p, 0, size);
     memcpy(p, &defaults, size < sizeof defaults ? size : sizeof defaults);
@@ -424,11 +426,49 @@ static FALLIBLE check_arrays(const struct quire_params *p, struct q_err *e)
     return Q_OK;
 }
 
+#define PROMPT_END_TOKENS 256u /* a tag that opens reasoning, and blanks after it */
+
+/* submit.thinking, which borrows `words`; nothing where a grammar lets no reasoning come. */
+static FALLIBLE limit_thinking(struct token_list *words, const struct quire_engine *engine,
+                               const struct quire_request *r, const struct quire_params *p,
+                               struct msg_submit *m, struct q_err *e)
+{
+    struct buf end = BUF_INIT;
+    enum q_code rc = Q_OK;
+    if (p->thinking_token_budget < 0)
+        return Q_OK;
+    if (p->thinking_token_budget > THINKING_LIMIT_MAX)
+        return q_fail(e, Q_INVALID, "thinking_token_budget: %lld is out of range, expected 0 to %d",
+                      (long long)p->thinking_token_budget, THINKING_LIMIT_MAX);
+    if ((rc = thinking_limit_check(&engine->chat, engine->tokenizer, e)) ||
+        (m->grammar_kind && !m->grammar_after.n && !m->reasoning_tags.n))
+        return rc;
+    const size_t n = m->prompt.n < PROMPT_END_TOKENS ? m->prompt.n : PROMPT_END_TOKENS;
+    const struct buf *prompt = r->chat ? quire_chat_prompt(r->chat) : &end;
+    if (!r->chat)
+        rc = tokenizer_decode(engine->tokenizer, m->prompt.data + m->prompt.n - n, n, false, &end,
+                              e);
+    const struct thinking_limit_args a = {
+        .model = &engine->chat,
+        .tokenizer = engine->tokenizer,
+        .max_tokens = (uint32_t)p->thinking_token_budget,
+        .prompt = buf_str(prompt),
+        .n_prompt = prompt->len,
+        .calls = r->chat && p->tools_json,
+        .grammar = m->grammar_kind != 0,
+    };
+    if (!rc)
+        rc = thinking_limit_words(words, &a, e);
+    m->thinking = (struct proto_u32s){words->ids, words->n};
+    buf_release(&end);
+    return rc;
+}
+
 static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *engine,
                                const struct quire_params *given, struct q_err *e)
 {
     struct quire_params p;
-    struct token_list ids = TOKEN_LIST_INIT;
+    struct token_list ids = TOKEN_LIST_INIT, thinking = TOKEN_LIST_INIT;
     struct session_submit_args a = {.request = &r->items};
     struct item_array *arrays = NULL;
     uint32_t *positions = NULL;
@@ -447,7 +487,8 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
     if (tags)
         m.reasoning_tags = (struct proto_bytes){(const unsigned char *)tags->data, tags->len};
     r->n_prompt = (uint32_t)ids.n;
-    if ((rc = check_length(engine, r, &p, e)) || (rc = arrays_of(&arrays, &p, e)))
+    if ((rc = check_length(engine, r, &p, e)) || (rc = arrays_of(&arrays, &p, e)) ||
+        (rc = limit_thinking(&thinking, engine, r, &p, &m, e)))
         goto out;
     a.submit = &m;
     a.items = arrays;
@@ -460,6 +501,7 @@ out:
     q_free(positions);
     q_free(arrays);
     token_list_release(&ids);
+    token_list_release(&thinking);
     return rc;
 }
 

@@ -93,7 +93,7 @@ static FALLIBLE admit(struct mirror *m, struct mirror_slot *s, const struct step
 {
     buf_move(&s->items, &m->next_items[c->admit]);
     const struct step_admit *a = &v->admits[c->admit++];
-    const uint32_t n_list = a->n_allowed + a->n_bad + a->n_grammar;
+    const uint32_t n_list = (uint32_t)step_admit_lists(a);
     enum q_code rc;
     s->is_used = true;
     s->admit = *a;

@@ -15,11 +15,11 @@ struct frame {
 
 /* A struct that changes is another RECORD_VERSION. */
 static_assert(sizeof(struct step_seq) == 20 && sizeof(struct step_head) == 56 &&
-                  sizeof(struct step_admit) == 280 && sizeof(struct step_limits) == 36 &&
+                  sizeof(struct step_admit) == 296 && sizeof(struct step_limits) == 36 &&
                   sizeof(struct record_head) == 120 && sizeof(struct record_row) == 24 &&
                   sizeof(struct record_adapter) == 32 && sizeof(struct record_items) == 16 &&
                   sizeof(struct step_item) == 88,
-              "the layout of RECORD_VERSION 2");
+              "the layout of RECORD_VERSION 3");
 
 /* ---- rows ---- */
 
@@ -141,7 +141,7 @@ static void clear_pointers(void *step, size_t n)
         return;
     for (uint32_t i = 0; i < head.n_admit; i++) {
         struct sample_params *p = &v.admits[i].params;
-        p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
+        p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = p->thinking = NULL;
         p->bias = NULL;
         p->grammar_data = NULL;
         p->grammar_after = p->reasoning_tags = NULL;
@@ -312,12 +312,14 @@ static FALLIBLE check_admits(const struct record_reader *r, const struct step_vi
         p.n_allowed = a->n_allowed;
         p.bad_words = lists + a->n_allowed;
         p.n_bad = a->n_bad;
+        p.thinking = lists + a->n_allowed + a->n_bad + a->n_grammar;
+        p.n_thinking = a->n_thinking;
         if (sample_params_check(&p, r->head.vocab_size, &why))
             return corrupt(r, why.message, e);
         stop_ids += a->n_stop_id;
         bias_ids += a->n_bias;
         bias += a->n_bias;
-        lists += a->n_allowed + a->n_bad + a->n_grammar;
+        lists += step_admit_lists(a);
     }
     return Q_OK;
 }

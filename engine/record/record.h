@@ -22,8 +22,8 @@
 #include "proto/items.h"
 #include "proto/step.h"
 
-#define RECORD_VERSION     2u
-#define RECORD_VERSION_MIN 1u /* the same without ADAPTER and ITEMS; read, not written */
+#define RECORD_VERSION     3u
+#define RECORD_VERSION_MIN 3u /* those before have admissions of another layout */
 #define RECORD_MAGIC       "quirerec"
 #define RECORD_PAYLOAD_MAX ((uint64_t)1 << 30)
 #define RECORD_OPTIONS_MAX 256u

@@ -93,7 +93,7 @@ static void fill_admit(struct step_view *v, const struct fill *f)
     a->state = f->state;
     a->state_from = STEP_STATE_ZERO;
     if (!f->with_lists)
-        a->n_stop_id = a->n_bias = a->n_allowed = a->n_bad = a->n_grammar = 0;
+        a->n_stop_id = a->n_bias = a->n_allowed = a->n_bad = a->n_grammar = a->n_thinking = 0;
     memcpy(v->blocks, f->blocks, v->head->n_block * sizeof *v->blocks);
     memcpy(v->known, f->v->known + f->known, v->head->n_known * sizeof *v->known);
 }
@@ -104,7 +104,7 @@ static FALLIBLE fill_rows(struct replay *r, const struct fill *f, uint32_t start
 {
     const bool first = start == 0, last = start + n == f->n_row;
     const struct step_admit *a = &f->v->admits[f->i_admit];
-    const uint32_t n_list = a->n_allowed + a->n_bad + a->n_grammar;
+    const uint32_t n_list = (uint32_t)step_admit_lists(a);
     struct step_view v;
     struct step_result ignored;
     const struct step_head head = {

@@ -91,7 +91,8 @@ static void *own(uint32_t **at, const void *from, size_t n)
 static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uint32_t n_max,
                               uint32_t n_hash, struct q_err *e)
 {
-    size_t n_array = m->stop_ids.n + 2 * m->bias_ids.n + m->allowed_ids.n + m->bad_words.n;
+    size_t n_array =
+        m->stop_ids.n + 2 * m->bias_ids.n + m->allowed_ids.n + m->bad_words.n + m->thinking.n;
     enum q_code rc = sample_params_from_submit(&r->params, m, e);
     if (rc)
         return rc;
@@ -110,6 +111,7 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     r->params.bias = own(&p, m->bias.data, m->bias.n);
     r->params.allowed_ids = own(&p, m->allowed_ids.data, m->allowed_ids.n);
     r->params.bad_words = own(&p, m->bad_words.data, m->bad_words.n);
+    r->params.thinking = own(&p, m->thinking.data, m->thinking.n);
     r->params.grammar_data = NULL;  /* held beside those of other requests */
     r->params.grammar_after = NULL; /* in the program */
     r->params.n_grammar_after = 0;

@@ -211,10 +211,10 @@ static uint32_t n_grammar(const struct request *r) /* words */
     return r->params.n_grammar / (uint32_t)sizeof(uint32_t);
 }
 
-/* Allowed ids, bad words and grammar. */
+/* Allowed ids, bad words, grammar and limit on reasoning. */
 static uint32_t n_list(const struct request *r)
 {
-    return r->params.n_allowed + r->params.n_bad + n_grammar(r);
+    return r->params.n_allowed + r->params.n_bad + n_grammar(r) + r->params.n_thinking;
 }
 
 static bool at_limit(uint32_t n, uint32_t max)
@@ -438,6 +438,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, uint
         .n_allowed = r->params.n_allowed,
         .n_bad = r->params.n_bad,
         .n_grammar = n_grammar(r),
+        .n_thinking = r->params.n_thinking,
         .n_cached = r->n_shared * KV_BLOCK_TOKENS,
         .n_restored = r->n_restored,
         .n_item = r->n_item - i_item,
@@ -448,7 +449,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, uint
         .params = r->params,
     };
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
-    p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
+    p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = p->thinking = NULL;
     p->bias = NULL;
     p->grammar_data = NULL;
     c->known = append(c->known, r->tokens, r->n_token, sizeof *r->tokens);
@@ -459,6 +460,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, uint
     c->list = append(c->list, r->params.allowed_ids, r->params.n_allowed, sizeof *c->list);
     c->list = append(c->list, r->params.bad_words, r->params.n_bad, sizeof *c->list);
     c->list = append(c->list, r->params.grammar_data, n_grammar(r), sizeof *c->list);
+    c->list = append(c->list, r->params.thinking, r->params.n_thinking, sizeof *c->list);
 }
 
 static void write_step(const struct planning *p, const struct step_view *v)

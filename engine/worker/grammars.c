@@ -7,6 +7,7 @@
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/grammar/matcher/matcher.h"
+#include "engine/worker/thinking_state.h"
 
 #define FORCED_MAX 256 /* bytes looked ahead */
 
@@ -22,6 +23,11 @@ struct follow { /* a slot's text so far; states of an older generation are none 
     uint32_t *tokens;        /* [n] output tokens read */
     matcher_config *configs; /* [n + 1] before the first, and after each */
 };
+struct thinking_follow { /* a slot's limit on reasoning, after the known tokens */
+    uint32_t n_admitted, n_known;
+    struct thinking_budget budget; /* borrows from the slot */
+    struct thinking_state state;
+};
 struct grammars {
     char *dir; /* folder or file of the tokenizer */
     pthread_t thread;
@@ -32,7 +38,8 @@ struct grammars {
     struct entry **entries; /* [n_entry] */
     size_t n_entry, entry_cap;
     uint64_t n_admit;
-    struct follow *follows; /* [n_slot] */
+    struct follow *follows;           /* [n_slot] */
+    struct thinking_follow *thinking; /* [n_slot] */
 };
 
 static void *read_vocabulary(void *arg)
@@ -61,7 +68,9 @@ FALLIBLE grammars_new(struct grammars **out, const struct grammars_args *a, stru
         g->dir = q_strdup(*a->tokenizer_path ? a->tokenizer_path : a->model_dir);
         g->follows = q_calloc(a->n_slot, sizeof *g->follows);
     }
-    if (!g || !g->dir || !g->follows) {
+    if (g)
+        g->thinking = q_calloc(a->n_slot, sizeof *g->thinking);
+    if (!g || !g->dir || !g->follows || !g->thinking) {
         grammars_free(g);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for grammars");
     }
@@ -96,6 +105,7 @@ void grammars_free(struct grammars *g)
     }
     q_free(g->entries);
     q_free(g->follows);
+    q_free(g->thinking);
     q_free(g->dir);
     trie_release(&g->trie);
     q_free(g);
@@ -144,17 +154,23 @@ static struct entry *find_entry(struct grammars *g, const struct slot_grammar *s
     return x;
 }
 
+/* True if it could be read. */
+static bool wait_vocabulary(struct grammars *g)
+{
+    if (!g->is_read)
+        pthread_join(g->thread, NULL);
+    g->is_read = true;
+    return g->trie.nodes != NULL;
+}
+
 static void admit(void *ctx, const struct slot_grammar *s)
 {
     struct grammars *g = ctx;
     struct follow *f = &g->follows[s->slot];
-    if (!g->is_read) {
-        pthread_join(g->thread, NULL);
-        g->is_read = true;
-    }
+    const bool has_vocabulary = wait_vocabulary(g);
     if (f->entry)
         f->entry->n_user--;
-    f->entry = g->trie.nodes ? find_entry(g, s) : NULL;
+    f->entry = has_vocabulary ? find_entry(g, s) : NULL;
     f->n = f->generation = 0;
     if (f->entry) {
         f->entry->n_user++;
@@ -271,12 +287,53 @@ static uint32_t propose_tokens(void *ctx, const struct mask_job *job, uint32_t *
     return n_token;
 }
 
+/* ---- limits on reasoning ---- */
+
+static size_t longest_token(const void *ctx, const char *text, size_t n, uint32_t *token)
+{
+    return trie_longest(ctx, text, n, token);
+}
+
+static bool force_end(void *ctx, const struct mask_job *job, uint32_t *token)
+{
+    struct grammars *g = ctx;
+    struct thinking_follow *f = &g->thinking[job->slot];
+    *token = UINT32_MAX;
+    if (!wait_vocabulary(g))
+        return true;
+    const struct thinking_vocabulary v = {
+        .text = g->trie.text,
+        .at = g->trie.at,
+        .n_vocab = g->trie.n_vocab,
+        .longest = longest_token,
+        .ctx = &g->trie,
+    };
+    if (f->n_admitted != job->n_admitted) {
+        f->n_admitted = 0;
+        if (!thinking_budget_view(&f->budget, job->thinking, job->n_thinking, g->vocab_size))
+            return true;
+        thinking_state_begin(&f->state, &f->budget);
+        f->n_known = job->n_prompt;
+        f->n_admitted = job->n_admitted;
+    }
+    Q_ASSERT(f->n_known <= job->n_known); /* known tokens stay, and rows are of later ones */
+    struct thinking_state state = f->state;
+    for (uint32_t i = f->n_known; i < job->n_known; i++)
+        thinking_state_read(&state, &f->budget, &v, job->history[i]);
+    if (job->is_known) {
+        f->state = state;
+        f->n_known = job->n_known;
+    }
+    return thinking_state_forces(&state, &f->budget, &v, token);
+}
+
 struct mask_provider grammars_provider(struct grammars *g)
 {
     return (struct mask_provider){
         .admit = admit,
         .fill = fill_mask,
         .propose = propose_tokens,
+        .force = force_end,
         .ctx = g,
     };
 }

@@ -16,6 +16,7 @@ struct masks {
     struct mask_provider provider;
     uint32_t n_word;
     uint32_t *bits;               /* [n_row, n_word] by job */
+    uint32_t *forced;             /* [n_row] by job: the only token, MASKS_FREE = none is */
     struct mask_job *jobs;        /* [n_job] of this step */
     uint32_t *job_of_row;         /* [n_row] a row's job */
     struct slots *slots;          /* of this step */
@@ -36,6 +37,8 @@ static void wake_all(atomic_uint *word)
     syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+#define MASKS_FREE (UINT32_MAX - 1) /* the provider may say UINT32_MAX */
+
 static struct mask_job job_of(const struct slots *s, const struct slot *slot, uint32_t n_known)
 {
     return (struct mask_job){
@@ -46,6 +49,10 @@ static struct mask_job job_of(const struct slots *s, const struct slot *slot, ui
         .n_prompt = slot->n_prompt,
         .stop_ids = slot->stop_ids,
         .n_stop_id = slot->params.n_stop_id,
+        .thinking = slot->thinking,
+        .n_thinking = slot->params.n_thinking,
+        .n_admitted = slot->n_admitted,
+        .is_known = n_known <= slot->n_known,
     };
 }
 
@@ -74,6 +81,21 @@ static void propose_all(struct masks *m)
     }
 }
 
+static void make_mask(struct masks *m, uint32_t i)
+{
+    const struct mask_provider *p = &m->provider;
+    const struct mask_job *job = &m->jobs[i];
+    uint32_t *bits = m->bits + (size_t)i * m->n_word;
+    m->forced[i] = MASKS_FREE;
+    if (job->n_thinking && p->force && p->force(p->ctx, job, &m->forced[i]))
+        return;
+    m->forced[i] = MASKS_FREE;
+    if (!job->grammar)
+        return;
+    memset(bits, 0, m->n_word * sizeof *bits);
+    p->fill(p->ctx, job, bits);
+}
+
 static void *run_masks(void *arg)
 {
     struct masks *m = arg;
@@ -87,9 +109,7 @@ static void *run_masks(void *arg)
         if (m->step)
             propose_all(m);
         for (uint32_t i = 0, n = m->n_job; i < n; i++) {
-            uint32_t *bits = m->bits + (size_t)i * m->n_word;
-            memset(bits, 0, m->n_word * sizeof *bits);
-            m->provider.fill(m->provider.ctx, &m->jobs[i], bits);
+            make_mask(m, i);
             atomic_store_explicit(&m->done, i + 1, memory_order_release);
             wake_all(&m->done);
         }
@@ -108,9 +128,10 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
     m->provider = *p;
     m->n_word = (uint32_t)SAMPLE_MASK_WORDS(n_vocab);
     m->bits = q_calloc((size_t)n_row * m->n_word, sizeof *m->bits);
+    m->forced = q_calloc(n_row, sizeof *m->forced);
     m->jobs = q_calloc(n_row, sizeof *m->jobs);
     m->job_of_row = q_calloc(n_row, sizeof *m->job_of_row);
-    if (!m->bits || !m->jobs || !m->job_of_row) {
+    if (!m->bits || !m->forced || !m->jobs || !m->job_of_row) {
         masks_free(m);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for masks of %u rows", n_row);
     }
@@ -141,6 +162,7 @@ void masks_free(struct masks *m)
         pthread_join(m->thread, NULL);
     }
     q_free(m->bits);
+    q_free(m->forced);
     q_free(m->jobs);
     q_free(m->job_of_row);
     q_free(m);
@@ -167,7 +189,7 @@ void masks_begin(struct masks *m)
     Q_ASSERT(s && atomic_load(&m->begun) == atomic_load(&m->ended)); /* masks_end came before */
     for (uint32_t i = 0; i < s->batch.n_logit; i++) {
         const struct logit_row *row = &s->rows[i];
-        if (row->is_prompt || !row->slot->params.grammar)
+        if (row->is_prompt || !slots_masks(row->slot))
             continue;
         m->job_of_row[i] = m->n_job;
         m->jobs[m->n_job++] = job_of(s, row->slot, row->position);
@@ -185,11 +207,14 @@ void masks_end(struct masks *m)
         sleep_while(&m->ended, ended);
 }
 
-const uint32_t *masks_wait(struct masks *m, uint32_t i_row)
+struct row_mask masks_wait(struct masks *m, uint32_t i_row)
 {
     uint32_t i = m->job_of_row[i_row], done;
-    Q_ASSERT(i < m->n_job); /* the row has a grammar */
+    Q_ASSERT(i < m->n_job); /* the row has a mask */
     while ((done = atomic_load_explicit(&m->done, memory_order_acquire)) <= i)
         sleep_while(&m->done, done);
-    return m->bits + (size_t)i * m->n_word;
+    return (struct row_mask){
+        .bits = m->jobs[i].grammar ? m->bits + (size_t)i * m->n_word : NULL,
+        .forced = m->forced[i] == MASKS_FREE ? NULL : &m->forced[i],
+    };
 }

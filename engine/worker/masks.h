@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* masks - the tokens allowed by a request's grammar, computed while the model runs.
+/* masks - the tokens allowed by a request's grammar or limit on reasoning, computed while the model
+ * runs.
  *
- * The hook for structured output. A provider (the grammar's code) computes the allowed tokens after
- * a history; this module provides its thread. When a step begins, the sampling rows of requests
- * with a grammar are passed to that thread; it fills a mask for each while the other threads
- * compute the forward pass, and the sampling of a row waits for its mask. All previous tokens of a
- * row are known by then, including draft tokens, so steps do not wait for each other.
+ * The hook for structured output and forced ends of reasoning. A provider (the grammar's code)
+ * computes the allowed tokens after a history; this module provides its thread. When a step begins,
+ * the sampling rows of requests with either are passed to that thread; it fills a mask for each
+ * while the other threads compute the forward pass, and the sampling of a row waits for its mask.
+ * All previous tokens of a row are known by then, including draft tokens, so steps do not wait for
+ * each other.
  *
- * A mask is a pure function of grammar and history: a provider may cache, but preemption, replay
- * and rejected drafts request any history in any order.
+ * A mask is a pure function of grammar, limit and history: a provider may cache, but preemption,
+ * replay and rejected drafts request any history in any order.
  * Threads: the worker's loop, but for masks_wait (any of its team). One step at a time. Allocates
  * nothing after masks_new. */
 #ifndef QUIRE_ENGINE_WORKER_MASKS_H
@@ -18,12 +20,16 @@
 #include "engine/worker/slots.h"
 
 struct mask_job {
-    uint32_t grammar;        /* sample_params.grammar, never 0 */
+    uint32_t grammar;        /* sample_params.grammar; 0: a limit on reasoning alone */
     uint32_t slot;           /* of the sequence, for the provider's caches */
     const uint32_t *history; /* [n_known] prompt, then output; borrowed during the call */
     uint32_t n_known, n_prompt;
     const uint32_t *stop_ids; /* [n_stop_id] tokens that end the output, eos unless ignored */
     uint32_t n_stop_id;
+    const uint32_t *thinking; /* [n_thinking] its limit on reasoning (common/thinking_budget.h) */
+    uint32_t n_thinking;
+    uint32_t n_admitted; /* sequences that the slot has had, with this one */
+    bool is_known;       /* the history has no draft tokens: it only grows while n_admitted stays */
 };
 struct mask_provider {
     /* The slot has a new sequence with this grammar program, borrowed during the call. Called
@@ -35,6 +41,9 @@ struct mask_provider {
     /* Tokens of text that the grammar forces, at most n; returns their number. A wrong one costs
      * one row of a step. NULL: none. Called on the masks' thread. */
     uint32_t (*propose)(void *ctx, const struct mask_job *job, uint32_t *tokens, uint32_t n);
+    /* Is the next token forced by the limit on reasoning, and which is it? One that is not in the
+     * vocabulary: none is allowed. NULL: never. Called on the masks' thread, with n_thinking. */
+    bool (*force)(void *ctx, const struct mask_job *job, uint32_t *token);
     void *ctx;
 };
 
@@ -48,11 +57,11 @@ void masks_free(struct masks *m);
  * masks' thread; no effect without such sequences. */
 void masks_propose(struct masks *m, struct slots *s, const struct step_view *v);
 /* The step's rows are known (s->rows; masks_propose precedes in every step): start the masks of
- * rows with a grammar, and the grammars of new slots. Each row must be waited for, and masks_end
+ * rows of slots_masks, and the grammars of new slots. Each row must be waited for, and masks_end
  * called, before the histories change and the step's memory is released. */
 void masks_begin(struct masks *m);
 void masks_end(struct masks *m);
-/* The mask of row i, which has a grammar; waits until it is ready. */
-const uint32_t *masks_wait(struct masks *m, uint32_t i_row);
+/* The mask of row i, of a slot with slots_masks; waits until it is ready. */
+struct row_mask masks_wait(struct masks *m, uint32_t i_row);
 
 #endif

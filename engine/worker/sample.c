@@ -133,6 +133,19 @@ static void mask_but(const struct masked *m, const uint32_t *bits, uint32_t n_vo
         m->bits[i] &= bits[i];
 }
 
+/* An id that is none leaves no token. */
+static void mask_but_one(const struct masked *m, uint32_t id, uint32_t n_vocab)
+{
+    for (uint32_t i = 0; m->logits && i < n_vocab; i++)
+        if (i != id)
+            m->logits[i] = -INFINITY;
+    if (m->logits)
+        return;
+    memset(m->bits, 0, SAMPLE_MASK_WORDS(n_vocab) * sizeof *m->bits);
+    if (id < n_vocab)
+        m->bits[id / 32] |= 1u << id % 32;
+}
+
 /* The last id of each sequence whose other ids end the output. */
 static void mask_bad_words(const struct masked *m, const struct sample_input *in)
 {
@@ -176,6 +189,10 @@ static bool only_stops(const struct sample_input *in, uint32_t n_vocab)
 static void mask(const struct masked *m, const struct sample_input *in, uint32_t n_vocab)
 {
     const struct sample_params *p = in->params;
+    if (in->forced) {
+        mask_but_one(m, *in->forced, n_vocab);
+        return;
+    }
     if (in->grammar)
         mask_but(m, in->grammar, n_vocab);
     if (in->allowed)
@@ -192,13 +209,14 @@ static void mask(const struct masked *m, const struct sample_input *in, uint32_t
 bool sample_has_mask(const struct sample_input *in)
 {
     const struct sample_params *p = in->params;
-    return in->grammar || in->allowed || p->n_bad || p->min_tokens || p->no_repeat_ngram;
+    return in->grammar || in->allowed || p->n_bad || p->n_thinking || p->min_tokens ||
+           p->no_repeat_ngram;
 }
 
 bool sample_mask(uint32_t *bits, const struct sample_input *in, uint32_t n_vocab)
 {
     const struct sample_params *p = in->params;
-    if (!in->grammar && !in->allowed && !p->n_bad && !p->no_repeat_ngram &&
+    if (!in->grammar && !in->forced && !in->allowed && !p->n_bad && !p->no_repeat_ngram &&
         in->n_known - in->n_prompt >= p->min_tokens)
         return false;
     memset(bits, 0xff, SAMPLE_MASK_WORDS(n_vocab) * sizeof *bits);

@@ -27,12 +27,18 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
 uint64_t sample_scratch_bytes(uint32_t n_vocab); /* of one */
 void sample_scratch_release(struct sample_scratch *s);
 
+struct row_mask {           /* of a row of logits; masks.h makes it */
+    const uint32_t *bits;   /* as sample_input.grammar */
+    const uint32_t *forced; /* likewise */
+};
+
 struct sample_input {                   /* one sequence; all borrowed */
     const struct sample_params *params; /* stop_ids: including eos unless ignored */
     const uint32_t *history;    /* [n_known] prompt, then output; placeholders are >= n_vocab */
     uint32_t n_known, n_prompt; /* the new token's position is n_known */
     /* [SAMPLE_MASK_WORDS] bit id % 32 of word id / 32: the token is allowed; NULL = all are */
     const uint32_t *allowed, *grammar;
+    const uint32_t *forced; /* the only token that is allowed, whatever else is said; NULL = none */
 };
 
 struct sample_dist { /* the remaining candidates, in the scratch or in place of the logits row */

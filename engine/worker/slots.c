@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "common/mem.h"
+#include "common/thinking_budget.h"
 #include "engine/worker/sample.h"
 
 static uint32_t blocks_of(uint32_t n_token)
@@ -18,7 +19,8 @@ static size_t table_of(const struct step_limits *l) /* entries */
 /* Bytes of one slot's part of the mapping. */
 static size_t slot_bytes(const struct step_limits *l, uint32_t vocab_size)
 {
-    return (l->max_model_len + table_of(l) + SAMPLE_BAD_MAX + SAMPLE_MASK_WORDS(vocab_size)) *
+    return (l->max_model_len + table_of(l) + SAMPLE_BAD_MAX + THINKING_BUDGET_WORDS_MAX +
+            SAMPLE_MASK_WORDS(vocab_size)) *
            sizeof(uint32_t);
 }
 
@@ -65,7 +67,8 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
         s->slots[i].history = (uint32_t *)((char *)s->memory + i * one);
         s->slots[i].blocks = s->slots[i].history + n_history;
         s->slots[i].bad_words = s->slots[i].blocks + n_table;
-        s->slots[i].allowed = s->slots[i].bad_words + SAMPLE_BAD_MAX;
+        s->slots[i].thinking = s->slots[i].bad_words + SAMPLE_BAD_MAX;
+        s->slots[i].allowed = s->slots[i].thinking + THINKING_BUDGET_WORDS_MAX;
     }
     s->batch = (struct batch){
         .token_ids = s->token_ids,
@@ -106,11 +109,16 @@ struct cursor { /* how far each array of the step is used up */
 static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct step_admit *a,
                             struct cursor *c, struct q_err *e)
 {
-    const uint32_t *allowed = c->v->lists + c->list, *bad_words = allowed + a->n_allowed;
+    const uint32_t *allowed = c->v->lists + c->list, *bad_words = allowed + a->n_allowed,
+                   *thinking = bad_words + a->n_bad + a->n_grammar;
+    struct thinking_budget budget;
     if (a->n_allowed > SAMPLE_ALLOWED_MAX || a->n_bad > SAMPLE_BAD_MAX ||
         !sample_bad_words_fit(bad_words, a->n_bad, s->vocab_size))
         return q_fail(e, Q_CORRUPT, "invalid admission: %u allowed ids, %u entries of bad words",
                       a->n_allowed, a->n_bad);
+    if (a->n_thinking && !thinking_budget_view(&budget, thinking, a->n_thinking, s->vocab_size))
+        return q_fail(e, Q_CORRUPT, "invalid admission: %u words of a limit on reasoning",
+                      a->n_thinking);
     if (slot->params.n_allowed)
         memset(slot->allowed, 0, SAMPLE_MASK_WORDS(s->vocab_size) * sizeof(uint32_t));
     slot->params.n_allowed = a->n_allowed;
@@ -125,7 +133,9 @@ static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct ste
     if (a->n_grammar)
         s->fresh[s->n_fresh++] =
             (struct slot_grammar){(uint32_t)(slot - s->slots), a->n_grammar, bad_words + a->n_bad};
-    c->list += a->n_allowed + a->n_bad + a->n_grammar;
+    if (a->n_thinking)
+        memcpy(slot->thinking, thinking, a->n_thinking * sizeof(uint32_t));
+    c->list += (uint32_t)step_admit_lists(a);
     return Q_OK;
 }
 
@@ -199,6 +209,8 @@ static FALLIBLE admit(struct slots *s, const struct step_seq *q, struct cursor *
     slot->params.grammar_data = NULL;
     slot->params.bad_words = slot->bad_words;
     slot->params.n_bad = a->n_bad;
+    slot->params.thinking = slot->thinking;
+    slot->params.n_thinking = a->n_thinking;
     c->known += a->n_known;
     c->stop_id += a->n_stop_id;
     c->bias += a->n_bias;
@@ -419,7 +431,7 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
     return Q_OK;
 }
 
-struct sample_input slots_input(const struct logit_row *row, const uint32_t *grammar)
+struct sample_input slots_input(const struct logit_row *row, struct row_mask mask)
 {
     const struct slot *slot = row->slot;
     Q_ASSERT(row->position >= 1 && row->position <= slot->n_known + slot->n_draft_token);
@@ -429,7 +441,8 @@ struct sample_input slots_input(const struct logit_row *row, const uint32_t *gra
         .n_known = row->position,
         .n_prompt = slot->n_prompt,
         .allowed = slot->params.n_allowed ? slot->allowed : NULL,
-        .grammar = grammar,
+        .grammar = mask.bits,
+        .forced = mask.forced,
     };
 }
 

@@ -35,6 +35,7 @@ struct slot {
     uint32_t state_from; /* in the step of its admission: as step_admit; then `state` */
     bool has_items;      /* the prompt has ids that are no tokens */
     uint32_t *bad_words; /* [SAMPLE_BAD_MAX] */
+    uint32_t *thinking;  /* [THINKING_BUDGET_WORDS_MAX] */
     uint32_t *allowed;   /* [ceil(vocab_size / 32)] a bit per token, all 0 when n_allowed is 0 */
 };
 
@@ -89,6 +90,12 @@ static inline uint32_t slots_slot_mapping(const struct slot *slot, uint32_t posi
                      position % STEP_BLOCK_TOKENS;
 }
 
+/* Do its rows have masks (masks.h): of a grammar, or a limit on reasoning? */
+static inline bool slots_masks(const struct slot *slot)
+{
+    return slot->params.grammar || slot->params.n_thinking;
+}
+
 /* What stands for an id of the history where a model wants a token: a placeholder becomes 0. */
 static inline uint32_t slots_token(const struct slots *s, uint32_t id)
 {
@@ -106,8 +113,8 @@ FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e
 /* Build batch, rows and n_top of the applied step with the current draft tokens. Errors: Q_CORRUPT.
  */
 FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e);
-/* Sampling input of a row; grammar: its mask, or NULL. */
-struct sample_input slots_input(const struct logit_row *row, const uint32_t *grammar);
+/* Sampling input of a row; mask: what masks_wait says, if slots_masks; borrowed. */
+struct sample_input slots_input(const struct logit_row *row, struct row_mask mask);
 /* Reserve the row's token, which is not known on the host yet, for later steps. Not for sequences
  * with draft tokens. slots_fill sets it, even if the slot was reused. */
 void slots_reserve(struct slots *s, const struct logit_row *row);

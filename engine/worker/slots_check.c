@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The invariants of the slots between two steps: after any step, valid or not, no index or count
  * exceeds its array. */
+#include "common/thinking_budget.h"
 #include "engine/worker/slots.h"
 
 static void check_slot(const struct slots *s, const struct slot *slot)
@@ -19,6 +20,7 @@ static void check_slot(const struct slots *s, const struct slot *slot)
                                    p->bias_ids == slot->bias_ids && !p->allowed_ids));
     Q_ASSERT(p->n_stop_id <= STEP_STOP_IDS_MAX && p->n_bias <= SAMPLE_BIAS_MAX);
     Q_ASSERT(p->n_bad <= SAMPLE_BAD_MAX && p->n_allowed <= SAMPLE_ALLOWED_MAX);
+    Q_ASSERT(p->n_thinking <= THINKING_BUDGET_WORDS_MAX);
 }
 
 static void check_rows(const struct slots *s)

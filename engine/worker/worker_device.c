@@ -13,7 +13,8 @@
  *
  *     rows depend on tokens               draft tokens follow the newest token: the previous
  *                                         step completes first.
- *     masks depend on tokens              grammars, bad words, repeated n-grams: the forward pass
+ *     masks depend on tokens              grammars, limits on reasoning, bad words, repeated
+ *                                         n-grams: the forward pass
  *                                         is launched at once; meanwhile the previous step
  *                                         completes and the masks are computed; then the sampling
  *                                         is launched.
@@ -75,7 +76,7 @@ static bool has_draft_tokens(const struct worker *w, const struct step_view *v)
 
 static bool is_blind(const struct sample_params *p)
 {
-    return !p->grammar && !p->n_bad && !p->no_repeat_ngram;
+    return !p->grammar && !p->n_thinking && !p->n_bad && !p->no_repeat_ngram;
 }
 
 /* True if masks depend on those tokens. A new grammar is prepared meanwhile, which may take
@@ -243,7 +244,7 @@ static void note_row(struct worker *w, struct inflight_step *f, uint32_t i)
 {
     const struct logit_row *row = &w->slots.rows[i];
     const struct sample_params *p = &row->slot->params;
-    const struct sample_input in = slots_input(row, NULL);
+    const struct sample_input in = slots_input(row, (struct row_mask){NULL, NULL});
     f->rows[i] = (struct inflight_row){
         .row = *row,
         .n_admitted = row->slot->n_admitted,

@@ -26,8 +26,8 @@ void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sampl
         sample_known(logits, from->n_top, s, &out);
         return;
     }
-    const struct sample_input in =
-        slots_input(from, from->slot->params.grammar ? masks_wait(w->masks, i) : NULL);
+    const struct sample_input in = slots_input(
+        from, slots_masks(from->slot) ? masks_wait(w->masks, i) : (struct row_mask){NULL, NULL});
     sample_token(logits, &in, s, &out);
     if (row->token == SAMPLE_BAD) /* the history needs one until the engine ends the request */
         row->token = 0;

@@ -212,6 +212,7 @@ static const char *const names[][2] = {
     {"stop", "stop_sequences"},
     {"response_format", "output_config.format"},
     {"reasoning_effort", "output_config.effort"},
+    {"thinking_token_budget", "thinking.budget_tokens"},
     {NULL, NULL},
 };
 

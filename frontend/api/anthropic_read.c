@@ -5,6 +5,7 @@
  * tools are blocks of the user's message and become messages of the tool. If the last message is
  * the assistant's, the answer goes on with its text. */
 #include <string.h>
+#include "common/chat/thinking_limit.h"
 #include "common/json_kind.h"
 #include "frontend/api/anthropic.h"
 #include "frontend/api/dialect_read.h"
@@ -17,6 +18,7 @@ static const char *const not_here[][2] = {
     {"stop", "stop_sequences"},
     {"response_format", "output_config.format"},
     {"reasoning_effort", "output_config.effort"},
+    {"thinking_token_budget", "thinking.budget_tokens"},
     {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"},
     {"logprobs", NULL},
     {"top_logprobs", NULL},
@@ -306,15 +308,33 @@ static enum q_code read_format(json_t *chat, const char *field, const json_t *fo
                        e);
 }
 
-/* {"type": …, "display": …}: the chat reads the type. budget_tokens, which clients must send, has
- * no effect: the model ends its thinking. */
+/* budget_tokens, of thinking that is enabled. Anthropic's own API wants at least 1024 and less than
+ * max_tokens; any number is a limit here. */
+static enum q_code read_budget(json_t *chat, const json_t *thinking, struct q_err *e)
+{
+    const char *type = json_string_value(json_object_get(thinking, "type"));
+    const json_t *budget = json_object_get(thinking, "budget_tokens");
+    const json_int_t n = json_integer_value(budget);
+    if (!budget || json_is_null(budget) || !type || strcmp(type, "enabled") != 0)
+        return Q_OK;
+    if (!json_is_integer(budget) || n < 0)
+        return q_fail(e, Q_INVALID,
+                      "thinking.budget_tokens: expected an integer of 0 or more, got %s",
+                      json_is_integer(budget) ? "a negative number" : json_kind(budget));
+    return dialect_set(chat, "thinking_token_budget",
+                       json_integer(n < THINKING_LIMIT_MAX ? n : THINKING_LIMIT_MAX), e);
+}
+
+/* {"type": …, "budget_tokens": …, "display": …}: the chat reads the type. */
 static enum q_code read_thinking(json_t *chat, const json_t *body, struct q_err *e)
 {
     static const char *const known[] = {"type", "display", "budget_tokens", NULL};
     const json_t *thinking = json_object_get(body, "thinking"),
                  *display = json_object_get(thinking, "display");
     const char *word = json_string_value(display);
-    const enum q_code rc = dialect_unknown(chat, "thinking", thinking, known, e);
+    enum q_code rc = dialect_unknown(chat, "thinking", thinking, known, e);
+    if (!rc)
+        rc = read_budget(chat, thinking, e);
     if (rc || !display || json_is_null(display) || (word && !strcmp(word, "summarized")))
         return rc;
     if (!word || strcmp(word, "omitted") != 0)

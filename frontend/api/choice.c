@@ -4,8 +4,11 @@
  * but its text is only shown with include_stop_str_in_output. */
 #include <string.h>
 #include "common/clock.h"
+#include "common/chat/thinking_limit.h"
 #include "common/metrics.h"
 #include "frontend/api/job_internal.h"
+
+#define PROMPT_END_TOKENS 256u /* of a completion's prompt: a tag, and blanks after it */
 
 /* Can reasoning precede the grammar? The engine gets the answer in the submit. */
 static bool find_before(struct choice *c)
@@ -20,6 +23,44 @@ static bool find_before(struct choice *c)
         p->n_reasoning_tags = (uint32_t)c->before.tags->len;
     }
     return c->before.after || c->before.tags;
+}
+
+/* The end of the prompt's text, which may open reasoning. */
+static FALLIBLE prompt_end(struct buf *out, const struct choice *c, struct q_err *e)
+{
+    const struct token_list *ids = &c->prompt->ids;
+    const size_t n = ids->n < PROMPT_END_TOKENS ? ids->n : PROMPT_END_TOKENS;
+    if (c->job->chat) {
+        buf_add(out, buf_str(&c->prompt->rendered), c->prompt->rendered.len);
+        return buf_check(out, "the prompt", e);
+    }
+    return tokenizer_decode(c->job->app->served.tokenizer, ids->ids + ids->n - n, n, false, out, e);
+}
+
+/* thinking_token_budget, unless the grammar lets no reasoning come. */
+static FALLIBLE limit_thinking(struct choice *c, bool thinks, struct q_err *e)
+{
+    const struct job *j = c->job;
+    struct sample_params *p = &c->generation.params;
+    struct buf prompt = BUF_INIT;
+    if (!j->params.has[FIELD_thinking_token_budget] || (p->grammar && !thinks))
+        return Q_OK;
+    enum q_code rc = prompt_end(&prompt, c, e);
+    const struct thinking_limit_args a = {
+        .model = &j->app->served.chat,
+        .tokenizer = j->app->served.tokenizer,
+        .max_tokens = (uint32_t)j->params.thinking_token_budget,
+        .prompt = buf_str(&prompt),
+        .n_prompt = prompt.len,
+        .calls = j->turn.tools != NULL,
+        .grammar = p->grammar != 0,
+    };
+    if (!rc)
+        rc = thinking_limit_words(&c->thinking, &a, e);
+    buf_release(&prompt);
+    p->thinking = c->thinking.ids;
+    p->n_thinking = (uint32_t)c->thinking.n;
+    return rc;
 }
 
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e)
@@ -59,6 +100,8 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.choice = index;
     c->generation.params.seed +=
         index % j->width; /* vLLM's rule for the seeds of n answers to one prompt */
+    if ((rc = limit_thinking(c, thinks, e)) != Q_OK)
+        return rc;
     if (j->chat && (rc = turn_parser(&j->turn, rendered, thinks, &c->parser, e)) != Q_OK)
         return rc;
     /* The tags of a format may be special tokens, which the parser needs. */
@@ -75,6 +118,7 @@ void choice_release(struct choice *c)
         metric_add(METRIC_SUCCESS_ABORT, 1);
     if (c->job)
         link_close(c->job->app->link, &c->generation);
+    token_list_release(&c->thinking);
     detok_free(c->detok);
     stop_free(c->stop);
     parser_free(c->parser);

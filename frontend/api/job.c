@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include "common/chat/thinking_limit.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -492,6 +493,25 @@ static enum q_code check_max_tokens(struct job *j, struct q_err *e)
     return q_fail(e, Q_INVALID, "max_tokens: must be at least 1, got 0");
 }
 
+/* Clients of Anthropic's API set a limit whatever the model is: it has no effect on one whose
+ * reasoning is not known. */
+static enum q_code check_thinking(struct job *j, struct q_err *e)
+{
+    const struct served_model *s = &j->app->served;
+    struct params *p = &j->params;
+    enum q_code rc = p->has[FIELD_thinking_token_budget]
+                         ? thinking_limit_check(&s->chat, s->tokenizer, e)
+                         : Q_OK;
+    if (rc == Q_UNSUPPORTED && j->dialect == &anthropic_dialect) {
+        p->has[FIELD_thinking_token_budget] = false;
+        q_err_reset(e);
+        return Q_OK;
+    }
+    if (rc)
+        snprintf(p->param, sizeof p->param, "thinking_token_budget");
+    return rc;
+}
+
 static enum q_code job_read(struct job *j, struct q_err *e)
 {
     const struct app *a = j->app;
@@ -539,7 +559,8 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if (!j->arrays)
         return q_fail(e, Q_NO_MEMORY, "out of memory for the request");
     if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
-        (rc = params_stops(p, j->stops, &j->n_stop, e)) || (rc = check_max_tokens(j, e)))
+        (rc = params_stops(p, j->stops, &j->n_stop, e)) || (rc = check_max_tokens(j, e)) ||
+        (rc = check_thinking(j, e)))
         return rc;
     if (j->kept)
         j->sampling.seed = j->kept->seed;

@@ -36,10 +36,11 @@ struct choice {
     struct job *job;
     struct prompt *prompt;
     uint32_t index;
-    struct detok *detok;       /* NULL without tokenizer */
-    struct stop *stop;         /* NULL without stop strings */
-    struct parser *parser;     /* NULL without tools and reasoning */
-    struct turn_before before; /* the reasoning before a grammar */
+    struct detok *detok;        /* NULL without tokenizer */
+    struct stop *stop;          /* NULL without stop strings */
+    struct parser *parser;      /* NULL without tools and reasoning */
+    struct turn_before before;  /* the reasoning before a grammar */
+    struct token_list thinking; /* the limit on it, as submit.thinking */
     /* Output not sent yet. Streams empty these with every chunk, other responses at the end. */
     struct answer answer;             /* completions: its content is the text */
     struct buf items;                 /* chat: logprob objects; completions: tokens' strings */

@@ -260,6 +260,7 @@ static enum q_code check_beam(const struct params *p, struct q_err *e)
     } others[] = {
         {"top_n_sigma", p->top_n_sigma > 0},
         {"prompt_logprobs", p->has[FIELD_prompt_logprobs]},
+        {"thinking_token_budget", p->has[FIELD_thinking_token_budget]},
         {"echo", p->echo && p->logprobs},
         {"best_of", p->has[FIELD_best_of] && p->best_of != p->n},
     };

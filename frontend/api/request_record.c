@@ -32,6 +32,7 @@ static const char *const kept[] = {
     "best_of",
     "repetition_penalty",
     "min_tokens",
+    "thinking_token_budget",
     "ignore_eos",
     "presence_penalty",
     "frequency_penalty",

@@ -157,7 +157,8 @@ static void fill_sampled(struct filling *f, uint32_t i)
 {
     const struct logit_row *row = &f->s->rows[i];
     const struct sample_params *p = &row->slot->params;
-    const struct sample_input in = slots_input(row, p->grammar ? masks_wait(f->masks, i) : NULL);
+    const struct sample_input in = slots_input(
+        row, slots_masks(row->slot) ? masks_wait(f->masks, i) : (struct row_mask){NULL, NULL});
     uint32_t *bits = f->bits + f->n_mask * words_of(f->g);
     const bool masked = sample_mask(bits, &in, f->s->vocab_size);
     uint32_t flags = p->n_logprob != SAMPLE_NO_LOGPROBS ? SAMPLE_LOGPROB : 0;

@@ -321,11 +321,12 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
                                        * the content parts of its messages: {"type": "action",
                                        * "action": [0.1, 0.2]} */
     size_t n_input;
-    bool input_files;    /* content parts may name files ({"path": "a.npy"}): any that this process
+    bool input_files;     /* content parts may name files ({"path": "a.npy"}): any that this process
                        * can read, so only where the messages are the caller's own */
-    const char *adapter; /* name of a LoRA adapter of the engine; NULL or "": the model itself */
-    int64_t thinking_token_budget; /* limit on the tokens of reasoning, of a model whose reasoning
-                                    * parser is known; negative: no limit */
+    const char *adapter;  /* name of a LoRA adapter of the engine; NULL or "": the model itself */
+    bool limits_thinking; /* at most thinking_token_budget tokens of reasoning; of a model whose
+                           * reasoning parser is known */
+    uint32_t thinking_token_budget;
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);

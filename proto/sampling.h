@@ -4,9 +4,9 @@
  * Names, ranges and meaning are OpenAI's and vLLM's. Their order of application to a row of logits
  * (vLLM's): a forced end of reasoning, else the masks (grammar, allowed ids, bad words, repeated
  * n-grams, minimum tokens), logit_bias, repetition (prompt and output tokens), frequency and
- * presence (output tokens), top_n_sigma, temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position
- * of the new token). temperature 0 takes the lowest id of the largest logit after the penalties.
- * Logprobs are those of the raw logits unless adjusted_logprobs is set.
+ * presence (output tokens), top_n_sigma, temperature, min_p, top_k, top_p, then one draw by Philox
+ * 4x32-10 on (seed, position of the new token). temperature 0 takes the lowest id of the largest
+ * logit after the penalties. Logprobs are those of the raw logits unless adjusted_logprobs is set.
  * Threads: values. */
 #ifndef QUIRE_PROTO_SAMPLING_H
 #define QUIRE_PROTO_SAMPLING_H

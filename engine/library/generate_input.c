@@ -31,7 +31,7 @@ void generate_prompt_release(struct generate_prompt *p)
 static const struct {
     const char *name;
     size_t offset;
-    enum { LINE_F32, LINE_U32, LINE_I32, LINE_I64, LINE_LIMIT, LINE_BOOL } type;
+    enum { LINE_F32, LINE_U32, LINE_I32, LINE_I64, LINE_BOOL } type;
 } fields[] = {
 #define FIELD(type, name) NAMED(type, name, name)
 #define NAMED(type, name, field)                                 \
@@ -49,7 +49,7 @@ static const struct {
     FIELD(U32, max_tokens),
     NAMED(U32, max_completion_tokens, max_tokens),
     FIELD(U32, min_tokens),
-    FIELD(LIMIT, thinking_token_budget),
+    FIELD(U32, thinking_token_budget),
     FIELD(BOOL, ignore_eos),
     FIELD(I32, logprobs),
     FIELD(I32, priority),
@@ -117,10 +117,6 @@ static FALLIBLE set_field(struct quire_params *q, size_t i, const json_t *v, str
     case LINE_I64:
         *(int64_t *)to = n;
         break;
-    case LINE_LIMIT:
-        fits = fits && n >= 0; /* quire_params has a negative number for none */
-        *(int64_t *)to = n;
-        break;
     case LINE_BOOL:
         fits = json_is_boolean(v);
         *(bool *)to = json_is_true(v);
@@ -148,6 +144,8 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
     for (size_t i = 0; i < GENERATE_CHAT_FIELDS; i++)
         if (p->chat[i].len)
             memcpy((char *)q + chat_fields[i].offset, &p->chat[i].data, sizeof p->chat[i].data);
+    v = json_object_get(p->line, "thinking_token_budget");
+    q->limits_thinking = v && !json_is_null(v);
     q->inputs = p->inputs;
     q->n_input = p->items.n;
     q->input_files = true; /* the user's own lines */

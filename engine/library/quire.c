@@ -191,7 +191,6 @@ void quire_params_init(struct quire_params *p, size_t size)
         .logprobs = -1,
         .prompt_logprobs = -1,
         .parallel_tool_calls = true,
-        .thinking_token_budget = -1,
     };
     memset(p, 0, size);
     memcpy(p, &defaults, size < sizeof defaults ? size : sizeof defaults);
@@ -435,11 +434,8 @@ static FALLIBLE limit_thinking(struct token_list *words, const struct quire_engi
 {
     struct buf end = BUF_INIT;
     enum q_code rc = Q_OK;
-    if (p->thinking_token_budget < 0)
+    if (!p->limits_thinking)
         return Q_OK;
-    if (p->thinking_token_budget > THINKING_LIMIT_MAX)
-        return q_fail(e, Q_INVALID, "thinking_token_budget: %lld is out of range, expected 0 to %d",
-                      (long long)p->thinking_token_budget, THINKING_LIMIT_MAX);
     if ((rc = thinking_limit_check(&engine->chat, engine->tokenizer, e)) ||
         (m->grammar_kind && !m->grammar_after.n && !m->reasoning_tags.n))
         return rc;
@@ -451,7 +447,7 @@ static FALLIBLE limit_thinking(struct token_list *words, const struct quire_engi
     const struct thinking_limit_args a = {
         .model = &engine->chat,
         .tokenizer = engine->tokenizer,
-        .max_tokens = (uint32_t)p->thinking_token_budget,
+        .max_tokens = p->thinking_token_budget,
         .prompt = buf_str(prompt),
         .n_prompt = prompt->len,
         .calls = r->chat && p->tools_json,

@@ -89,6 +89,8 @@ def test_who_asks_changes_nothing(client):
     ({"bad_words": "x"}, "bad_words", ["array"]),
     ({"logits_processors": ["my.module.f"]}, "logits_processors", ["my.module.f", "top_n_sigma(n)", "no_repeat_ngram("]),
     ({"no_repeat_ngram_size": 65}, "no_repeat_ngram_size", ["0 to 64"]),
+    ({"thinking_token_budget": -1}, "thinking_token_budget", ["-1", "0 to 16777216"]),
+    ({"thinking_token_budget": 0}, "thinking_token_budget", ["reasoning parser", "--reasoning-parser"]),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", ["1 or more", "-1"]),
     ({"truncate_prompt_tokens": 5, "truncation_side": "middle"}, "truncation_side", ["left", "right"]),
     ({"priority": 2**31}, "priority", ["2147483647"]),

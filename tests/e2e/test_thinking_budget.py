@@ -265,10 +265,14 @@ def test_batch_and_generate(server, template, tmp_path):
         {"thinking_token_budget": 5}, {"thinking_token_budget": -1}, {"thinking_token_budget": 1.5})))
     out = subprocess.run([BIN / "quire-generate", BUNDLED, "--input-file", tmp_path / "lines.jsonl", *options], capture_output=True,
                          text=True, timeout=120)
-    given = [json.loads(line) for line in out.stdout.splitlines()]
+    given = sorted(map(json.loads, out.stdout.splitlines()), key=lambda line: line["prompt"])
     message = given[0]["message"]
     assert (message["reasoning"], message["content"]) == want[:2]
-    assert out.returncode == 1 and all("thinking_token_budget" in json.dumps(line) for line in given[1:])
+    assert out.returncode == 1 and all("thinking_token_budget: expected a whole number" in line["error"] for line in given[1:])
+    (tmp_path / "lines.jsonl").write_text(json.dumps({**asked, "thinking_token_budget": 5}) + "\n")
+    out = subprocess.run([BIN / "quire-generate", BUNDLED, "--input-file", tmp_path / "lines.jsonl", "--num-gpu-blocks-override", "256"],
+                         capture_output=True, text=True, timeout=120)
+    assert "--reasoning-parser" in json.loads(out.stdout)["error"]
 
 
 def thinking_of(budget, **more):

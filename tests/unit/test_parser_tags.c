@@ -23,6 +23,45 @@ static void tags_of_every_format(void **state)
     }
 }
 
+/* The tags for a limit: each start with its end, which may be the prompt's own, and what else ends
+ * reasoning. */
+static void tags_for_a_limit(void **state)
+{
+    (void)state;
+    static const char suffixed[] = "<arg_key:opensource>";
+    struct parser_tags tags;
+    for (const char *const *name = parser_reasoning_names(); *name; name++) {
+        const bool none = !strcmp(*name, "none") || !strcmp(*name, "minimax_m2_append_think") ||
+                          !strncmp(*name, "muse", 4) || !strcmp(*name, "openai_gptoss");
+        const bool found = parser_reasoning_tags(&tags, *name, true, suffixed, "x", 1);
+        if (found == none || (found && !tags.n_pair) || (found && tags.open))
+            fail_msg("%s: %zu pairs", *name, tags.n_pair);
+        for (size_t i = 0; found && i < tags.n_pair; i++) {
+            struct buf prompt = BUF_INIT;
+            char start[PARSER_TAG_MAX], end[PARSER_TAG_MAX];
+            snprintf(start, sizeof start, "%s", tags.starts[i]);
+            snprintf(end, sizeof end, "%s", tags.ends[i]);
+            assert_true(*start && *end);
+            buf_printf(&prompt, "x%s\n", start);
+            struct parser_tags open;
+            assert_true(
+                parser_reasoning_tags(&open, *name, false, suffixed, buf_str(&prompt), prompt.len));
+            assert_true(open.open && open.n_pair == tags.n_pair + 1);
+            assert_string_equal(open.starts[0], start);
+            assert_string_equal(open.ends[0], end);
+            buf_release(&prompt);
+        }
+    }
+    assert_true(parser_reasoning_tags(&tags, "hy_v3", false, suffixed, "x", 1));
+    assert_string_equal(tags.ends[0], "</think:opensource>");
+    assert_true(parser_reasoning_tags(&tags, "kimi_k2", true, "", "x", 1) && tags.n_other == 3);
+    assert_true(parser_reasoning_tags(&tags, "kimi_k2", false, "", "x", 1) && !tags.n_other);
+    assert_true(parser_reasoning_tags(&tags, "plamo3", false, "", "x", 1) && tags.n_other == 1);
+    assert_true(tags.again);
+    assert_true(parser_reasoning_tags(&tags, "mistral", false, "", "x", 1) && tags.n_pair == 2);
+    assert_string_equal(tags.ends[1], "</think>");
+}
+
 /* The text whole, in all cuts in two and byte by byte. */
 static void check(const char *format, const struct buf *text, const char *content)
 {
@@ -196,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tags_of_every_format),
+        cmocka_unit_test(tags_for_a_limit),
         cmocka_unit_test(second_end_tags),
         cmocka_unit_test(prompts),
         cmocka_unit_test(detected),

@@ -134,6 +134,15 @@ static void test_masks(void **state)
     p.bad_words = many;
     p.n_bad = SAMPLE_BAD_MAX + 1;
     assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "bad_words: expected at most", &e);
+    static const uint32_t thinking[] = {5, 0, 0, 1, 0, 'x', 1, 1, 1, 'y', 9}; /* x … y, id 9 */
+    p.n_bad = 0;
+    p.thinking = thinking;
+    p.n_thinking = sizeof thinking / sizeof *thinking;
+    assert_ok(sample_params_check(&p, 10, &e), &e);
+    assert_fails(sample_params_check(&p, 9, &e), Q_INVALID, "thinking_token_budget: malformed", &e);
+    p.n_thinking--;
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "thinking_token_budget: malformed",
+                 &e);
 }
 
 static void test_wire(void **state)
@@ -167,6 +176,8 @@ static void test_wire(void **state)
         .no_repeat_ngram = 3,
         .no_repeat_window = 4,
         .top_n_sigma = 1.5f,
+        .thinking = ids,
+        .n_thinking = 2,
     };
     struct sample_params back;
     struct msg_submit m = {0}, again = {0};
@@ -178,6 +189,7 @@ static void test_wire(void **state)
     assert_true(msg_submit_equal(&m, &again));
     assert_int_equal(back.n_logprob, 0);
     assert_true(back.n_bad == 2 && back.n_allowed == 2 && back.no_repeat_window == 4);
+    assert_true(back.n_thinking == 2 && back.thinking == ids);
     assert_int_equal(back.n_prompt_logprob, SAMPLE_NO_LOGPROBS);
     m.bias.n = 1;
     assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID, "2 ids but 1 values", &e);

@@ -442,6 +442,38 @@ static void only_allowed_ids_come(void **state)
     assert_int_equal(token(), SAMPLE_BAD); /* nothing is left */
 }
 
+/* Of the masks nothing holds for a forced token, nor the bias; its logprob is the model's. */
+static void a_forced_token_comes(void **state)
+{
+    (void)state;
+    static const uint32_t forced = 77, none = UINT32_MAX, words[] = {1, 77}, stops[] = {77};
+    static uint32_t nothing[SAMPLE_MASK_WORDS(N_ROW)], bits[SAMPLE_MASK_WORDS(N_ROW)];
+    for (int hot = 0; hot < 2; hot++) {
+        ranked();
+        f.p.temperature = hot ? 1.5f : 0;
+        f.in.allowed = f.in.grammar = nothing;
+        f.p.bad_words = words;
+        f.p.n_bad = 2;
+        f.p.stop_ids = stops;
+        f.p.n_stop_id = 1;
+        f.p.min_tokens = 9;
+        f.in.forced = &forced;
+        assert_true(sample_mask(bits, &f.in, N_ROW));
+        for (uint32_t i = 0; i < N_ROW; i++)
+            assert_int_equal(bits[i / 32] >> i % 32 & 1, i == forced);
+        assert_int_equal(token(), 77);
+    }
+    ranked();
+    f.p.n_thinking = 1;
+    f.in.forced = &none;
+    assert_int_equal(token(), SAMPLE_BAD);
+    ranked();
+    f.p.n_thinking = 1;
+    assert_true(sample_has_mask(&f.in));
+    assert_false(sample_mask(bits, &f.in, N_ROW));
+    assert_int_equal(token(), 10);
+}
+
 static void bad_words_do_not_end(void **state)
 {
     (void)state;
@@ -657,6 +689,7 @@ int main(void)
         cmocka_unit_test(greedy_takes_the_lowest_id_of_the_largest),
         cmocka_unit_test(stop_ids_cannot_come_before_min_tokens),
         cmocka_unit_test(only_allowed_ids_come),
+        cmocka_unit_test(a_forced_token_comes),
         cmocka_unit_test(bad_words_do_not_end),
         cmocka_unit_test(no_ngram_comes_twice),
         cmocka_unit_test(sigma_cuts_far_from_the_largest),

@@ -179,6 +179,8 @@ static void test_indices(void **state)
     BREAK(a->n_bias, SAMPLE_BIAS_MAX + 1, "n_bias");
     BREAK(a->n_allowed, 2, "n_list is 5, the sum over the seqs is 4");
     BREAK(a->n_allowed, SAMPLE_ALLOWED_MAX + 1, "n_allowed");
+    BREAK(a->n_thinking, 1, "n_list is 5, the sum over the seqs is 6");
+    BREAK(a->n_thinking, 2049, "n_thinking");
     BREAK(a->n_bad, SAMPLE_BAD_MAX + 1, "n_bad");
 }
 

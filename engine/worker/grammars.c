@@ -308,7 +308,7 @@ static bool force_end(void *ctx, const struct mask_job *job, uint32_t *token)
         .longest = longest_token,
         .ctx = &g->trie,
     };
-    if (f->n_admitted != job->n_admitted) {
+    if (f->n_admitted != job->n_admitted || f->n_known > job->n_known) {
         f->n_admitted = 0;
         if (!thinking_budget_view(&f->budget, job->thinking, job->n_thinking, g->vocab_size))
             return true;
@@ -316,7 +316,6 @@ static bool force_end(void *ctx, const struct mask_job *job, uint32_t *token)
         f->n_known = job->n_prompt;
         f->n_admitted = job->n_admitted;
     }
-    Q_ASSERT(f->n_known <= job->n_known); /* known tokens stay, and rows are of later ones */
     struct thinking_state state = f->state;
     for (uint32_t i = f->n_known; i < job->n_known; i++)
         thinking_state_read(&state, &f->budget, &v, job->history[i]);

@@ -79,6 +79,7 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
             params_note_field(&q->params, e);
             return rc;
         }
+        json_object_del(q->body, "thinking_token_budget"); /* of the answer; it is in `thinking` */
     }
     const char *model = json_string_value(json_object_get(q->body, "model"));
     if ((rc = served_model_find_name(s, model, &q->adapters, &adapter, e))) {

@@ -297,8 +297,22 @@ def test_messages(start, template, bundled):
     status, answer = server.post("/v1/messages", thinking_of(3, thinking_token_budget=3))
     assert status == 400 and "thinking.budget_tokens" in answer["error"]["message"]
     assert bundled.post("/v1/messages", thinking_of(3))[0] == 200
-    status, answer = server.post("/v1/messages/count_tokens", {k: v for k, v in thinking_of(3).items() if k != "max_tokens"})
-    assert status == 200 and answer["input_tokens"] > 0
+    connection, answer = server.raw("POST", "/v1/messages/count_tokens", {"messages": WHO, "thinking": thinking_of(3)["thinking"]})
+    assert answer.status == 200 and json.loads(answer.read())["input_tokens"] > 0 and not answer.headers.get("X-Quire-Warning")
+    connection.close()
+
+
+def test_responses(start, template, bundled):
+    """OpenAI's API has no such field; as other fields of chats it is accepted there, or refused like theirs."""
+    opening = template.with_name("open.jinja")
+    opening.write_text("{% set think = true %}" + TEMPLATE)
+    server = start(BUNDLED, "--chat-template", opening, *OPTIONS)
+    body = {"input": "Hi", "max_output_tokens": 20, "ignore_eos": True, "thinking_token_budget": 3}
+    status, answer = server.post("/v1/responses", body)
+    assert status == 200 and [item["type"] for item in answer["output"]][:2] == ["reasoning", "message"]
+    assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
+    status, answer = bundled.post("/v1/responses", body)
+    assert status == 400 and "--reasoning-parser" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("budget, said", [(-1, "out of range, expected 0 to"), ("3", "expected an integer"), (1.5, "expected an integer"),

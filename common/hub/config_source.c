@@ -122,7 +122,7 @@ FALLIBLE config_source_merge(json_t *config, const char *overrides, const char *
 {
     json_t *over = NULL;
     enum q_code rc = parse(&over, overrides, e);
-    if (!rc && ((rc = move_rope(over, config, e)) || (rc = merge(config, over, "", 1, e))))
+    if (!rc && (move_rope(over, config, e) || merge(config, over, "", 1, e)))
         rc = q_wrap(e, "%s", path);
     json_decref(over);
     return rc;

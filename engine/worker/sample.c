@@ -136,11 +136,13 @@ static void mask_but(const struct masked *m, const uint32_t *bits, uint32_t n_vo
 /* An id that is none leaves no token. */
 static void mask_but_one(const struct masked *m, uint32_t id, uint32_t n_vocab)
 {
-    for (uint32_t i = 0; m->logits && i < n_vocab; i++)
-        if (i != id)
-            m->logits[i] = -INFINITY;
-    if (m->logits)
+    if (m->logits) {
+        for (uint32_t i = 0; i < n_vocab; i++)
+            if (i != id)
+                m->logits[i] = -INFINITY;
         return;
+    }
+    Q_ASSERT(m->bits);
     memset(m->bits, 0, SAMPLE_MASK_WORDS(n_vocab) * sizeof *m->bits);
     if (id < n_vocab)
         m->bits[id / 32] |= 1u << id % 32;

@@ -321,10 +321,10 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
                                        * the content parts of its messages: {"type": "action",
                                        * "action": [0.1, 0.2]} */
     size_t n_input;
-    bool input_files;     /* content parts may name files ({"path": "a.npy"}): any that this process
+    bool input_files;    /* content parts may name files ({"path": "a.npy"}): any that this process
                        * can read, so only where the messages are the caller's own */
-    const char *adapter;  /* name of a LoRA adapter of the engine; NULL or "": the model itself */
-    bool limits_thinking; /* at most thinking_token_budget tokens of reasoning; of a model whose
+    const char *adapter; /* name of a LoRA adapter of the engine; NULL or "": the model itself */
+    bool has_thinking_budget; /* at most thinking_token_budget tokens of reasoning; of a model whose
                            * reasoning parser is known */
     uint32_t thinking_token_budget;
 };

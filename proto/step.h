@@ -56,7 +56,7 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_known;  /* tokens known: prompt, then output emitted before a preemption or replay */
     uint32_t n_prompt; /* the first n_prompt of them are prompt */
     uint32_t n_stop_id, n_bias;
-    /* Its part of the lists: allowed ids, bad words, program of its grammar, limit on reasoning. */
+    /* Its part of the lists: allowed ids, bad words, program of its grammar, thinking budget. */
     uint32_t n_allowed, n_bad, n_grammar, n_thinking;
     /* Number of positions with KV in the first blocks, which may be shared. Rows before it (the
      * first row of the seq may be there) read the cache and write nothing. */

@@ -115,7 +115,7 @@ struct parser_before {
     char tags[PARSER_BEFORE_MAX];
     size_t n_tags;
 };
-/* The tags of a format, for a limit on its reasoning. */
+/* The tags of a format, for a thinking budget. */
 struct parser_tags {
     /* [n_pair] The starts, each with its end; with `open` the first is the prompt's. */
     char starts[PARSER_TAGS_MAX][PARSER_TAG_MAX], ends[PARSER_TAGS_MAX][PARSER_TAG_MAX];

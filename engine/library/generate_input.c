@@ -145,7 +145,7 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
         if (p->chat[i].len)
             memcpy((char *)q + chat_fields[i].offset, &p->chat[i].data, sizeof p->chat[i].data);
     v = json_object_get(p->line, "thinking_token_budget");
-    q->limits_thinking = v && !json_is_null(v);
+    q->has_thinking_budget = v && !json_is_null(v);
     q->inputs = p->inputs;
     q->n_input = p->items.n;
     q->input_files = true; /* the user's own lines */

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
-#include "common/chat/thinking_limit.h"
+#include "common/chat/thinking_words.h"
 #include "common/chat/turn.h"
 #include "common/items/items.h"
 #include "common/log.h"
@@ -428,15 +428,15 @@ static FALLIBLE check_arrays(const struct quire_params *p, struct q_err *e)
 #define PROMPT_END_TOKENS 256u /* a tag that opens reasoning, and blanks after it */
 
 /* submit.thinking, which borrows `words`; nothing where a grammar lets no reasoning come. */
-static FALLIBLE limit_thinking(struct token_list *words, const struct quire_engine *engine,
-                               const struct quire_request *r, const struct quire_params *p,
-                               struct msg_submit *m, struct q_err *e)
+static FALLIBLE set_thinking(struct token_list *words, const struct quire_engine *engine,
+                             const struct quire_request *r, const struct quire_params *p,
+                             struct msg_submit *m, struct q_err *e)
 {
     struct buf end = BUF_INIT;
     enum q_code rc = Q_OK;
-    if (!p->limits_thinking)
+    if (!p->has_thinking_budget)
         return Q_OK;
-    if ((rc = thinking_limit_check(&engine->chat, engine->tokenizer, e)) ||
+    if ((rc = thinking_words_check(&engine->chat, engine->tokenizer, e)) ||
         (m->grammar_kind && !m->grammar_after.n && !m->reasoning_tags.n))
         return rc;
     const size_t n = m->prompt.n < PROMPT_END_TOKENS ? m->prompt.n : PROMPT_END_TOKENS;
@@ -444,7 +444,7 @@ static FALLIBLE limit_thinking(struct token_list *words, const struct quire_engi
     if (!r->chat)
         rc = tokenizer_decode(engine->tokenizer, m->prompt.data + m->prompt.n - n, n, false, &end,
                               e);
-    const struct thinking_limit_args a = {
+    const struct thinking_words_args a = {
         .model = &engine->chat,
         .tokenizer = engine->tokenizer,
         .max_tokens = p->thinking_token_budget,
@@ -454,7 +454,7 @@ static FALLIBLE limit_thinking(struct token_list *words, const struct quire_engi
         .grammar = m->grammar_kind != 0,
     };
     if (!rc)
-        rc = thinking_limit_words(words, &a, e);
+        rc = thinking_words(words, &a, e);
     m->thinking = (struct proto_u32s){words->ids, words->n};
     buf_release(&end);
     return rc;
@@ -484,7 +484,7 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
         m.reasoning_tags = (struct proto_bytes){(const unsigned char *)tags->data, tags->len};
     r->n_prompt = (uint32_t)ids.n;
     if ((rc = check_length(engine, r, &p, e)) || (rc = arrays_of(&arrays, &p, e)) ||
-        (rc = limit_thinking(&thinking, engine, r, &p, &m, e)))
+        (rc = set_thinking(&thinking, engine, r, &p, &m, e)))
         goto out;
     a.submit = &m;
     a.items = arrays;

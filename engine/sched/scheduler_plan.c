@@ -211,7 +211,7 @@ static uint32_t n_grammar(const struct request *r) /* words */
     return r->params.n_grammar / (uint32_t)sizeof(uint32_t);
 }
 
-/* Allowed ids, bad words, grammar and limit on reasoning. */
+/* Allowed ids, bad words, grammar and thinking budget. */
 static uint32_t n_list(const struct request *r)
 {
     return r->params.n_allowed + r->params.n_bad + n_grammar(r) + r->params.n_thinking;

@@ -23,7 +23,7 @@ struct follow { /* a slot's text so far; states of an older generation are none 
     uint32_t *tokens;        /* [n] output tokens read */
     matcher_config *configs; /* [n + 1] before the first, and after each */
 };
-struct thinking_follow { /* a slot's limit on reasoning, after the known tokens */
+struct thinking_follow { /* a slot's thinking budget, after the known tokens */
     uint32_t n_admitted, n_known;
     struct thinking_budget budget; /* borrows from the slot */
     struct thinking_state state;
@@ -287,7 +287,7 @@ static uint32_t propose_tokens(void *ctx, const struct mask_job *job, uint32_t *
     return n_token;
 }
 
-/* ---- limits on reasoning ---- */
+/* ---- thinking budgets ---- */
 
 static size_t longest_token(const void *ctx, const char *text, size_t n, uint32_t *token)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* grammars - the worker's own provider of masks: matchers over the model's vocabulary, and the
- * state of limits on reasoning (thinking_state.h).
+ * state of thinking budgets (thinking_state.h).
  *
  * Sequences with the same grammar share a matcher and its caches. For each slot the states after
  * its output tokens are stored; a different history (a rejected draft token, a new sequence, an

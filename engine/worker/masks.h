@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* masks - the tokens allowed by a request's grammar or limit on reasoning, computed while the model
+/* masks - the tokens allowed by a request's grammar or thinking budget, computed while the model
  * runs.
  *
  * The hook for structured output and forced ends of reasoning. A provider (the grammar's code)
@@ -20,13 +20,13 @@
 #include "engine/worker/slots.h"
 
 struct mask_job {
-    uint32_t grammar;        /* sample_params.grammar; 0: a limit on reasoning alone */
+    uint32_t grammar;        /* sample_params.grammar; 0: a thinking budget alone */
     uint32_t slot;           /* of the sequence, for the provider's caches */
     const uint32_t *history; /* [n_known] prompt, then output; borrowed during the call */
     uint32_t n_known, n_prompt;
     const uint32_t *stop_ids; /* [n_stop_id] tokens that end the output, eos unless ignored */
     uint32_t n_stop_id;
-    const uint32_t *thinking; /* [n_thinking] its limit on reasoning (common/thinking_budget.h) */
+    const uint32_t *thinking; /* [n_thinking] its thinking budget (common/thinking_budget.h) */
     uint32_t n_thinking;
     uint32_t n_admitted; /* sequences that the slot has had, with this one */
     bool is_known;       /* the history has no draft tokens: it only grows while n_admitted stays */
@@ -41,7 +41,7 @@ struct mask_provider {
     /* Tokens of text that the grammar forces, at most n; returns their number. A wrong one costs
      * one row of a step. NULL: none. Called on the masks' thread. */
     uint32_t (*propose)(void *ctx, const struct mask_job *job, uint32_t *tokens, uint32_t n);
-    /* Is the next token forced by the limit on reasoning, and which is it? One that is not in the
+    /* Is the next token forced by the thinking budget, and which is it? One that is not in the
      * vocabulary: none is allowed. NULL: never. Called on the masks' thread, with n_thinking. */
     bool (*force)(void *ctx, const struct mask_job *job, uint32_t *token);
     void *ctx;

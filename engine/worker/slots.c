@@ -117,7 +117,7 @@ static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct ste
         return q_fail(e, Q_CORRUPT, "invalid admission: %u allowed ids, %u entries of bad words",
                       a->n_allowed, a->n_bad);
     if (a->n_thinking && !thinking_budget_view(&budget, thinking, a->n_thinking, s->vocab_size))
-        return q_fail(e, Q_CORRUPT, "invalid admission: %u words of a limit on reasoning",
+        return q_fail(e, Q_CORRUPT, "invalid admission: %u words of a thinking budget",
                       a->n_thinking);
     if (slot->params.n_allowed)
         memset(slot->allowed, 0, SAMPLE_MASK_WORDS(s->vocab_size) * sizeof(uint32_t));

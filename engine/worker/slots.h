@@ -90,7 +90,7 @@ static inline uint32_t slots_slot_mapping(const struct slot *slot, uint32_t posi
                      position % STEP_BLOCK_TOKENS;
 }
 
-/* Do its rows have masks (masks.h): of a grammar, or a limit on reasoning? */
+/* Do its rows have masks (masks.h): of a grammar, or a thinking budget? */
 static inline bool slots_masks(const struct slot *slot)
 {
     return slot->params.grammar || slot->params.n_thinking;

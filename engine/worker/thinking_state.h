@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thinking_state - where an output stands with its limit on reasoning.
+/* thinking_state - where an output stands with its thinking budget.
  *
  * The state after a sequence of tokens is a pure function of their bytes: tags are found in the
  * text, as the parser of the answer finds them (common/parsers/reasoning.c), however the model cuts

@@ -13,7 +13,7 @@
  *
  *     rows depend on tokens               draft tokens follow the newest token: the previous
  *                                         step completes first.
- *     masks depend on tokens              grammars, limits on reasoning, bad words, repeated
+ *     masks depend on tokens              grammars, thinking budgets, bad words, repeated
  *                                         n-grams: the forward pass
  *                                         is launched at once; meanwhile the previous step
  *                                         completes and the masks are computed; then the sampling

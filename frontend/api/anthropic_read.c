@@ -5,7 +5,7 @@
  * tools are blocks of the user's message and become messages of the tool. If the last message is
  * the assistant's, the answer goes on with its text. */
 #include <string.h>
-#include "common/chat/thinking_limit.h"
+#include "common/chat/thinking_words.h"
 #include "common/json_kind.h"
 #include "frontend/api/anthropic.h"
 #include "frontend/api/dialect_read.h"
@@ -322,7 +322,7 @@ static enum q_code read_budget(json_t *chat, const json_t *thinking, struct q_er
                       "thinking.budget_tokens: expected an integer of 0 or more, got %s",
                       json_is_integer(budget) ? "a negative number" : json_kind(budget));
     return dialect_set(chat, "thinking_token_budget",
-                       json_integer(n < THINKING_LIMIT_MAX ? n : THINKING_LIMIT_MAX), e);
+                       json_integer(n < THINKING_TOKENS_MAX ? n : THINKING_TOKENS_MAX), e);
 }
 
 /* {"type": …, "budget_tokens": …, "display": …}: the chat reads the type. */

@@ -4,7 +4,7 @@
  * but its text is only shown with include_stop_str_in_output. */
 #include <string.h>
 #include "common/clock.h"
-#include "common/chat/thinking_limit.h"
+#include "common/chat/thinking_words.h"
 #include "common/metrics.h"
 #include "frontend/api/job_internal.h"
 
@@ -38,7 +38,7 @@ static FALLIBLE prompt_end(struct buf *out, const struct choice *c, struct q_err
 }
 
 /* thinking_token_budget, unless the grammar lets no reasoning come. */
-static FALLIBLE limit_thinking(struct choice *c, bool thinks, struct q_err *e)
+static FALLIBLE set_thinking(struct choice *c, bool thinks, struct q_err *e)
 {
     const struct job *j = c->job;
     struct sample_params *p = &c->generation.params;
@@ -46,7 +46,7 @@ static FALLIBLE limit_thinking(struct choice *c, bool thinks, struct q_err *e)
     if (!j->params.has[FIELD_thinking_token_budget] || (p->grammar && !thinks))
         return Q_OK;
     enum q_code rc = prompt_end(&prompt, c, e);
-    const struct thinking_limit_args a = {
+    const struct thinking_words_args a = {
         .model = &j->app->served.chat,
         .tokenizer = j->app->served.tokenizer,
         .max_tokens = (uint32_t)j->params.thinking_token_budget,
@@ -56,7 +56,7 @@ static FALLIBLE limit_thinking(struct choice *c, bool thinks, struct q_err *e)
         .grammar = p->grammar != 0,
     };
     if (!rc)
-        rc = thinking_limit_words(&c->thinking, &a, e);
+        rc = thinking_words(&c->thinking, &a, e);
     buf_release(&prompt);
     p->thinking = c->thinking.ids;
     p->n_thinking = (uint32_t)c->thinking.n;
@@ -100,7 +100,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.choice = index;
     c->generation.params.seed +=
         index % j->width; /* vLLM's rule for the seeds of n answers to one prompt */
-    if ((rc = limit_thinking(c, thinks, e)) != Q_OK)
+    if ((rc = set_thinking(c, thinks, e)) != Q_OK)
         return rc;
     if (j->chat && (rc = turn_parser(&j->turn, rendered, thinks, &c->parser, e)) != Q_OK)
         return rc;

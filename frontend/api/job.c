@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include "common/chat/thinking_limit.h"
+#include "common/chat/thinking_words.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -500,7 +500,7 @@ static enum q_code check_thinking(struct job *j, struct q_err *e)
     const struct served_model *s = &j->app->served;
     struct params *p = &j->params;
     enum q_code rc = p->has[FIELD_thinking_token_budget]
-                         ? thinking_limit_check(&s->chat, s->tokenizer, e)
+                         ? thinking_words_check(&s->chat, s->tokenizer, e)
                          : Q_OK;
     if (rc == Q_UNSUPPORTED && j->dialect == &anthropic_dialect) {
         p->has[FIELD_thinking_token_budget] = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits on reasoning: the words, and the state after the tokens of an output. */
+/* Thinking budgets: the words, and the state after the tokens of an output. */
 #include "check.h"
 #include <string.h>
 #include "engine/worker/thinking_state.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/chat/thinking_limit.h"
+#include "common/chat/thinking_words.h"
 #include <string.h>
 #include "common/mem.h"
 #include "common/parsers/parser.h"
@@ -64,8 +64,8 @@ static FALLIBLE add_pair(struct token_list *out, const struct tokenizer *t, cons
     return rc;
 }
 
-FALLIBLE thinking_limit_words(struct token_list *out, const struct thinking_limit_args *a,
-                              struct q_err *e)
+FALLIBLE thinking_words(struct token_list *out, const struct thinking_words_args *a,
+                        struct q_err *e)
 {
     const struct chat_model *m = a->model;
     struct parser_tags tags;
@@ -95,12 +95,12 @@ FALLIBLE thinking_limit_words(struct token_list *out, const struct thinking_limi
     return rc;
 }
 
-FALLIBLE thinking_limit_check(const struct chat_model *m, const struct tokenizer *t,
+FALLIBLE thinking_words_check(const struct chat_model *m, const struct tokenizer *t,
                               struct q_err *e)
 {
     struct token_list ignored = TOKEN_LIST_INIT;
-    const struct thinking_limit_args a = {.model = m, .tokenizer = t, .prompt = ""};
-    const enum q_code rc = thinking_limit_words(&ignored, &a, e);
+    const struct thinking_words_args a = {.model = m, .tokenizer = t, .prompt = ""};
+    const enum q_code rc = thinking_words(&ignored, &a, e);
     token_list_release(&ignored);
     return rc;
 }

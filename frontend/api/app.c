@@ -538,6 +538,8 @@ FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
 
 void app_close(struct app *a)
 {
+    if (a->server)
+        http_server_remove_path(a->server);
     link_free(a->link);
     a->link = NULL;
     request_record_free(a->requests);

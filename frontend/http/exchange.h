@@ -39,7 +39,7 @@ const char *http_key_name(const struct http_exchange *x);
 bool http_key_allows(const struct http_exchange *x, const char *model);
 /* The client's X-Request-Id where it is acceptable, else 32 random hex digits. NUL-terminated. */
 const char *http_request_id(const struct http_exchange *x);
-/* Has it 1 to HTTP_ID_MAX letters, digits and characters of "-_.:"? */
+/* Has the text s[0..n) 1 to HTTP_ID_MAX bytes, all of them letters, digits or of "-_.:"? */
 bool http_id_acceptable(const char *s, size_t n);
 
 /* Called once, when the exchange ends. Not for responses sent inside the handler before it is set.

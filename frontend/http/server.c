@@ -316,6 +316,11 @@ FALLIBLE http_server_listen_path(struct http_server *s, const char *path, struct
     return rc ? rc : http_server_listen_fd(s, found.fd[0], e);
 }
 
+void http_server_remove_path(struct http_server *s)
+{
+    net_path_remove(&s->path);
+}
+
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e)
 {
     struct sockaddr_storage sa;

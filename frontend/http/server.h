@@ -61,6 +61,8 @@ FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t po
                             struct q_err *e);
 /* The same on a Unix socket (common/net.h). Its file is removed when a drain begins. */
 FALLIBLE http_server_listen_path(struct http_server *s, const char *path, struct q_err *e);
+/* Remove that file, if there is one: for a process that ends without a drain. */
+void http_server_remove_path(struct http_server *s);
 /* Read the keys of api_key_file again. Requests keep the key they came with. On errors, those of
  * http_server_new, the old keys stay. */
 FALLIBLE http_server_reload_keys(struct http_server *s, struct q_err *e);

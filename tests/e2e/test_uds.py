@@ -111,6 +111,12 @@ def test_one_frontend(run, path, tmp_path):
     shared = run("quire-frontend", *options, "--reuse-port")
     assert shared.exit_code() == 2 and "--reuse-port" in shared.log() and "--uds" in shared.log()
     assert frontend.stop() == 0 and not path.exists()
+    (tmp_path / "m").mkdir()  # what fails behind the listening
+    (tmp_path / "m/config.json").write_bytes((BUNDLED / "config.json").read_bytes())
+    (tmp_path / "m/tokenizer.json").write_text("{}")
+    failed = run("quire-frontend", tmp_path / "m", "--engine", f"ipc://{tmp_path}/engine", "--uds", path)
+    failed.wait_line("listening on unix:")
+    assert failed.exit_code() == 3 and not path.exists(), failed.log()
 
 
 @pytest.mark.parametrize("bad, why", [("x" * 200, "expected at most 107"), ("no/such/folder", "No such file"), (".", "is no socket")])

@@ -325,7 +325,7 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
                        * can read, so only where the messages are the caller's own */
     const char *adapter; /* name of a LoRA adapter of the engine; NULL or "": the model itself */
     bool has_thinking_budget; /* at most thinking_token_budget tokens of reasoning; of a model whose
-                           * reasoning parser is known */
+                               * reasoning parser is known */
     uint32_t thinking_token_budget;
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */

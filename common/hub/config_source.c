@@ -104,7 +104,7 @@ static enum q_code move_rope(json_t *over, const json_t *config, struct q_err *e
         json_object_get(rope, "sliding_attention") || (scaling && !json_is_object(scaling)))
         return q_fail(e, Q_INVALID,
                       "--hf-overrides: %s has no effect, because config.json has rope_parameters; "
-                      "override their members",
+                      "override the members of that object",
                       scaling ? "rope_scaling" : "rope_theta");
     json_t *moved = scaling ? json_copy(scaling) : json_object();
     const bool failed = !moved || (theta && json_object_set(moved, "rope_theta", theta)) ||

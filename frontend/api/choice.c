@@ -25,15 +25,11 @@ static bool find_before(struct choice *c)
     return c->before.after || c->before.tags;
 }
 
-/* The end of the prompt's text, which may open reasoning. */
+/* The end of a completion's prompt, which may open reasoning. */
 static FALLIBLE prompt_end(struct buf *out, const struct choice *c, struct q_err *e)
 {
     const struct token_list *ids = &c->prompt->ids;
     const size_t n = ids->n < PROMPT_END_TOKENS ? ids->n : PROMPT_END_TOKENS;
-    if (c->job->chat) {
-        buf_add(out, buf_str(&c->prompt->rendered), c->prompt->rendered.len);
-        return buf_check(out, "the prompt", e);
-    }
     return tokenizer_decode(c->job->app->served.tokenizer, ids->ids + ids->n - n, n, false, out, e);
 }
 
@@ -42,22 +38,25 @@ static FALLIBLE set_thinking(struct choice *c, bool thinks, struct q_err *e)
 {
     const struct job *j = c->job;
     struct sample_params *p = &c->generation.params;
-    struct buf prompt = BUF_INIT;
+    struct buf end = BUF_INIT;
+    const struct buf *prompt = j->chat ? &c->prompt->rendered : &end;
+    enum q_code rc = Q_OK;
     if (!j->params.has[FIELD_thinking_token_budget] || (p->grammar && !thinks))
         return Q_OK;
-    enum q_code rc = prompt_end(&prompt, c, e);
+    if (!j->chat)
+        rc = prompt_end(&end, c, e);
     const struct thinking_words_args a = {
         .model = &j->app->served.chat,
         .tokenizer = j->app->served.tokenizer,
         .max_tokens = (uint32_t)j->params.thinking_token_budget,
-        .prompt = buf_str(&prompt),
-        .n_prompt = prompt.len,
+        .prompt = buf_str(prompt),
+        .n_prompt = prompt->len,
         .calls = j->turn.tools != NULL,
         .grammar = p->grammar != 0,
     };
     if (!rc)
         rc = thinking_words(&c->thinking, &a, e);
-    buf_release(&prompt);
+    buf_release(&end);
     p->thinking = c->thinking.ids;
     p->n_thinking = (uint32_t)c->thinking.n;
     return rc;

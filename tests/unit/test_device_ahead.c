@@ -192,11 +192,11 @@ static void grammars(void **state)
     tokenizer_free(t);
 }
 
-static struct token_list limit_words;
+static struct token_list budget_words;
 static uint32_t n_end; /* ids of the end, the last of the words */
 
-/* Reasoning that is open ends after req_id tokens; without a limit every fourth. */
-static void submit_limited(uint64_t req_id, const struct golden_prompt *p)
+/* Reasoning that is open ends after req_id tokens; without a thinking budget every fourth. */
+static void submit_budget(uint64_t req_id, const struct golden_prompt *p)
 {
     const struct msg_submit m = {
         .req_id = req_id,
@@ -208,55 +208,55 @@ static void submit_limited(uint64_t req_id, const struct golden_prompt *p)
         .n_logprob = 1 + BITS_TOP,
         .max_tokens = 12,
         .ignore_eos = true,
-        .thinking = {limit_words.ids, req_id % 4 == 3 ? 0 : limit_words.n},
+        .thinking = {budget_words.ids, req_id % 4 == 3 ? 0 : budget_words.n},
     };
     struct q_err e = Q_ERR_INIT;
     (void)p;
-    limit_words.ids[0] = (uint32_t)req_id;
+    budget_words.ids[0] = (uint32_t)req_id;
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
 }
 
-static void add_limit_tag(uint32_t kind, const char *tag, const struct token_list *ids)
+static void add_budget_tag(uint32_t kind, const char *tag, const struct token_list *ids)
 {
     struct q_err e = Q_ERR_INIT;
     const uint32_t head[] = {kind, (uint32_t)strlen(tag), ids ? (uint32_t)ids->n : 0};
     for (size_t i = 0; i < 3; i++)
-        assert_ok(token_list_add(&limit_words, head[i], &e), &e);
+        assert_ok(token_list_add(&budget_words, head[i], &e), &e);
     for (const char *c = tag; *c; c++)
-        assert_ok(token_list_add(&limit_words, (unsigned char)*c, &e), &e);
+        assert_ok(token_list_add(&budget_words, (unsigned char)*c, &e), &e);
     for (size_t i = 0; ids && i < ids->n; i++)
-        assert_ok(token_list_add(&limit_words, ids->ids[i], &e), &e);
+        assert_ok(token_list_add(&budget_words, ids->ids[i], &e), &e);
 }
 
 /* Which token is forced depends on those that have just arrived. */
-static void limits_on_reasoning(void **state)
+static void thinking_budgets(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
     struct tokenizer *t;
     struct token_list ids = TOKEN_LIST_INIT;
     assert_ok(tokenizer_open(&t, TINY, &e), &e);
-    tiny_prompt = limit_words = (struct token_list)TOKEN_LIST_INIT;
+    tiny_prompt = budget_words = (struct token_list)TOKEN_LIST_INIT;
     assert_ok(tokenizer_encode(t, "Once upon", 9, true, &tiny_prompt, &e), &e);
     assert_ok(tokenizer_encode(t, "</think>", 8, false, &ids, &e), &e);
-    assert_ok(token_list_add(&limit_words, 0, &e), &e);
-    assert_ok(token_list_add(&limit_words, THINKING_OPENED, &e), &e);
-    add_limit_tag(THINKING_START, "<think>", NULL);
-    add_limit_tag(THINKING_END_OF, "</think>", &ids);
+    assert_ok(token_list_add(&budget_words, 0, &e), &e);
+    assert_ok(token_list_add(&budget_words, THINKING_OPENED, &e), &e);
+    add_budget_tag(THINKING_START, "<think>", NULL);
+    add_budget_tag(THINKING_END_OF, "</think>", &ids);
     n_end = (uint32_t)ids.n;
     struct core_config c = config();
     snprintf(c.worker.model_dir, sizeof c.worker.model_dir, TINY);
-    on_cpu(&c, submit_limited, 6);
+    on_cpu(&c, submit_budget, 6);
     for (uint32_t i = 0; i < 6; i++)
         for (uint32_t k = 0; k < n_end && i % 4 != 3; k++)
             assert_int_equal(expected[i].sampled[i + k].token, ids.ids[k]);
     device_choose(&c, LIBRARY);
-    begin(&c, submit_limited, 6);
+    begin(&c, submit_budget, 6);
     end(6);
     for (uint32_t i = 0; i < 6; i++)
         compare(i, "limited");
     token_list_release(&ids);
-    token_list_release(&limit_words);
+    token_list_release(&budget_words);
     token_list_release(&tiny_prompt);
     tokenizer_free(t);
 }
@@ -364,7 +364,7 @@ int main(void)
         cmocka_unit_test(steps_follow_each_other),
         cmocka_unit_test(rows_that_look_at_tokens_hold_up_sampling_only),
         cmocka_unit_test(grammars),
-        cmocka_unit_test(limits_on_reasoning),
+        cmocka_unit_test(thinking_budgets),
         cmocka_unit_test(an_end_and_an_abort_in_flight),
         cmocka_unit_test(a_preemption_in_flight),
         cmocka_unit_test(gaps_are_told),

@@ -158,15 +158,17 @@ static inline void fp8_multiply(double *y, const struct fp8_model *m, enum fp8_m
                                 const double *x)
 {
     const uint32_t n_in = fp8_matrices[by].cols;
-    double most = 0, scale = m->scales[by];
+    double rounded[FP8_INTER], most = 0, scale = m->scales[by];
     for (uint32_t k = 0; k < n_in; k++)
         most = fmax(most, fabs(x[k]));
     if (scale == 0)
         scale = most / 448;
+    for (uint32_t k = 0; k < n_in; k++)
+        rounded[k] = fp8_nearest(x[k] / scale);
     for (uint32_t o = 0; o < fp8_matrices[by].rows; o++) {
         y[o] = 0;
         for (uint32_t k = 0; k < n_in; k++)
-            y[o] += (double)m->w[by][(size_t)o * n_in + k] * fp8_nearest(x[k] / scale) * scale;
+            y[o] += (double)m->w[by][(size_t)o * n_in + k] * rounded[k] * scale;
     }
 }
 

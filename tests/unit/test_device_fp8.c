@@ -152,6 +152,7 @@ static void reload(const char *dir)
 {
     struct q_err e = Q_ERR_INIT, result = Q_ERR_INIT;
     assert_ok(core_reload(engine.core, dir, IN_FLIGHT_KEEP, &e), &e);
+    assert_ok(core_step(engine.core, &e), &e); /* begins it: without, nothing ends the first wait */
     while (!core_take_reload(engine.core, &result))
         bits_turn(&engine);
     assert_ok(result.code, &result);

@@ -64,7 +64,7 @@ static void parsed_release(struct parsed *r)
     buf_release(&r->reasoning);
     buf_release(&r->broken);
     buf_release(&r->shown);
-    for (size_t i = 0; i < PARSER_CALLS_MAX; i++) {
+    for (size_t i = 0; i < r->n_call; i++) { /* others hold nothing; there is room for many */
         buf_release(&r->name[i]);
         buf_release(&r->args[i]);
     }

@@ -8,6 +8,7 @@
 #include "common/mem.h"
 #include "common/parsers/lenient_json.h"
 #include "common/parsers/types.h"
+#include "rounds.h"
 
 #define STREAMS   "tests/data/toolstreams/"
 #define REAL      "../shared/data/toolcalls/from-templates/tool_call_texts.json"
@@ -63,20 +64,21 @@ static void check_row(const struct parser_config *c, const json_t *row, const si
     parsed_release(&r);
 }
 
-/* Whole, cut in two everywhere, byte by byte, in random groupings. */
+/* Whole, cut in two everywhere, byte by byte, in random groupings. Under a sanitizer every seventh
+ * cut in two, from another byte on in each text. */
 static void check_cuts(const struct parser_config *c, const json_t *row)
 {
-    static uint32_t random = SEED;
+    static uint32_t random = SEED, n_text;
     static size_t cut[CUTS_MAX];
     size_t n = json_string_length(json_object_get(row, "text"));
     assert_true(n < CUTS_MAX);
     check_row(c, row, NULL, 0);
-    for (cut[0] = 0; cut[0] <= n; cut[0]++)
+    for (cut[0] = n_text++ % ROUNDS(1, 7); cut[0] <= n; cut[0] += ROUNDS(1, 7))
         check_row(c, row, cut, 1);
     for (size_t k = 0; k < n; k++)
         cut[k] = k;
     check_row(c, row, cut, n);
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < ROUNDS(100, 10); round++) {
         size_t n_cut = 0;
         for (size_t at = 0; at < n; at++) {
             random = random * 1664525u + 1013904223u;
@@ -104,8 +106,8 @@ static void hermes(void **state)
     json_array_foreach (rows, i, row)
         check_cuts(&(struct parser_config){.tool = "hermes"}, row);
     assert_true(i >= 40);
-    print_message("%zu texts, all cuts in two, single bytes, 100 groupings each (seed %u)\n", i,
-                  SEED);
+    print_message("%zu texts, cut in two, single bytes, %d groupings each (seed %u)\n", i,
+                  ROUNDS(100, 10), SEED);
     json_decref(rows);
 }
 
@@ -211,7 +213,7 @@ static void truncated(void **state)
             .tool = json_string_value(json_object_get(row, "format")),
             .tools = json_object_get(set, "tools"),
         };
-        for (size_t n = i % 7; n < json_string_length(text); n += 7) {
+        for (size_t n = i % 7; n < json_string_length(text); n += ROUNDS(7, 35)) {
             size_t cut[2] = {n / 3, n / 2};
             assert_ok(parse_cut(&c, s, n, NULL, 0, &whole, &err), &err);
             assert_ok(parse_cut(&c, s, n, cut, 2, &r, &err), &err);
@@ -495,7 +497,7 @@ static uint64_t work_of(const char *tool, const char *reasoning, const char *pie
 static void work(void **state)
 {
     (void)state;
-    const size_t n = 40000;
+    const size_t n = ROUNDS(40000, 3000);
     uint64_t most = 0;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
         for (const char *const *name = parser_tool_names(); *name; name++) {
@@ -547,7 +549,7 @@ static void megabytes(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct buf b = BUF_INIT;
         buf_add_str(&b, rows[i][1]);
-        while (b.len < 1000000)
+        while (b.len < ROUNDS(1000000, 200000))
             buf_add_str(&b, rows[i][2]);
         assert_ok(parse_text(rows[i][0], &b), &err);
         parsed_release(&r);

@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "device_near.h"
 #include "plain_twin.h"
+#include "rounds.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
@@ -103,6 +104,7 @@ struct layers_case {
     enum quantization quantization;
 };
 
+/* All of the golden's prompts; the first three, which are short, under a sanitizer. */
 static void compare_all(const struct layers_case *cases, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -113,7 +115,7 @@ static void compare_all(const struct layers_case *cases, size_t n)
         c.worker.quantization = cases[i].quantization;
         c.worker.max_model_len = 144;
         on_device(&c);
-        compare(c, &g, g.n, cases[i].model);
+        compare(c, &g, ROUNDS(g.n, 3), cases[i].model);
     }
 }
 

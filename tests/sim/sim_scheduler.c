@@ -5,6 +5,7 @@
 #include <string.h>
 #include "common/parse.h"
 #include "fake_worker.h"
+#include "rounds.h"
 #include "world.h"
 
 static const struct scenario scenarios[] = {
@@ -357,7 +358,7 @@ int main(int argc, char **argv)
 {
     struct q_err e = Q_ERR_INIT;
     const struct scenario *sc = argc > 1 ? find_scenario(argv[1]) : NULL;
-    int64_t first = 1, n = sc ? sc->n_world : 0;
+    int64_t first = 1, n = sc ? ROUNDS(sc->n_world, (sc->n_world + 3) / 4) : 0;
     if (!sc || (argc > 2 && parse_i64(&first, argv[2], 1, INT64_MAX / 2, "FIRST_SEED", &e)) ||
         (argc > 3 && parse_i64(&n, argv[3], 1, 1000000, "N", &e))) {
         fprintf(stderr, "usage: sim_scheduler SCENARIO [FIRST_SEED [N]] %s\n", e.message);

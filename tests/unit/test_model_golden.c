@@ -298,8 +298,8 @@ static void dir_of(char dir[PATH_MAX], const char *model)
     snprintf(dir, PATH_MAX, "%s%s", strchr(model, '/') ? "" : GOLDEN_DIR "/", model);
 }
 
-/* With every set of kernels the machine has; under a sanitizer with one of them, the next model with
- * the next one: kcheck has all operations in all of them there. */
+/* With every set of kernels the machine has; under a sanitizer with one of them, the next model
+ * with the next one: kcheck has all operations in all of them there. */
 static void test_float32(void **state)
 {
     static const char *const caps_names[] = {"none", "avx2", "avx512", "avx512_bf16"};

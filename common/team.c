@@ -134,6 +134,13 @@ void team_barrier(struct team *t)
     }
 }
 
+uint32_t team_phase(const struct team *t)
+{
+    return t ? atomic_load_explicit(&t->start.word, memory_order_relaxed) +
+                   atomic_load_explicit(&t->meet.word, memory_order_relaxed)
+             : 0;
+}
+
 struct barriers {
     struct team *team;
     uint32_t n;

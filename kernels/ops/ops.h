@@ -13,7 +13,7 @@
  *     f32, f16:  panel[p][k][64]             k = 0 … n_in-1
  *     bf16:      panel[p][k/2][64][2]        pairs along k for the dot-product instructions;
  *                                            an odd n_in is zero-padded
- * A thread owns whole panels.
+ * A thread computes whole panels: its own, and some of slower threads where it may (tiling/share.h).
  *
  * Gated weights: gate and up, [n, n_in] each, are one W whose outputs are interleaved by
  * KERN_GATE_INTERLEAVE = 16: 16 of gate, the same 16 of up, the next 16 of gate … Past n each part
@@ -42,6 +42,7 @@
 #define KERN_NO_SLOT         UINT32_MAX /* kv_store: leave this row out */
 #define KERN_NO_ROW          UINT32_MAX /* embed: the same */
 
+struct kern_share;
 struct kern_exec {
     uint32_t ith, nth;            /* number of this thread and number of threads; on a device 0
                                    * of 1 */
@@ -50,6 +51,9 @@ struct kern_exec {
     size_t scratch_bytes;         /* at least kern_scratch_bytes() of the worst case */
     struct device_stream *stream; /* a device's stream (then all arrays are in its memory,
                                    * device.h); NULL on the CPU */
+    struct kern_share *shares;    /* [nth] (ops_share.h), or NULL: a thread that is done with its
+                                   * panels takes others' panels of product number `product` */
+    uint64_t product; /* below 2^40; the same in all threads, and no other between two barriers */
 };
 
 struct packed_codes { /* how a matrix of codes is packed, ops_codes.h; all 0: it is none */

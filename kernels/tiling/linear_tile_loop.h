@@ -27,6 +27,7 @@
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #include "kernels/reading.h"
 #include "kernels/tiling/linear_tile.h"
+#include "kernels/tiling/share.h"
 #include "kernels/tiling/slice.h"
 #include "kernels/wide/epilogue.h"
 #ifdef VEC_SUMS
@@ -140,14 +141,15 @@ static inline __attribute__((always_inline)) void linear_panels(const struct lin
                                                                 linear_epilogue_fn *epilogue,
                                                                 const void *args)
 {
-    const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    struct panels panels = panels_of((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const size_t block = linear_block(f->n_row);
     struct linear_panel p = {.f = f, .sum = x->scratch, .epilogue = epilogue, .args = args};
     for (size_t row = 0; row < f->n_row; row += block) {
         p.rows = (struct range){row, f->n_row - row < block ? f->n_row : row + block};
-        for (size_t i = panels.begin; i < panels.end; i++) {
+        panels_start(&panels, p.rows.end == f->n_row);
+        for (size_t i; panels_next(&panels, &i);) {
             p.panel = (uint32_t)i;
-            p.next = (uint32_t)(i + 1 < panels.end ? i + 1 : panels.begin);
+            p.next = (uint32_t)panels_after(&panels, i);
             linear_panel(&p);
         }
     }

@@ -157,10 +157,11 @@ INLINE void codes_few(const struct linear_args *a, const struct kern_exec *x)
 {
     const struct packed *w = &a->w;
     const struct packed_codes *form = &w->codes;
-    const struct range panels = split((w->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    struct panels panels = panels_of((w->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     codes_few_fn *chunk = codes_few_chunks[codes_way_of(form)][a->n_row - 1];
     struct codes_scratch *s = x->scratch;
-    for (size_t panel = panels.begin; panel < panels.end; panel++) {
+    panels_start(&panels, true);
+    for (size_t panel; panels_next(&panels, &panel);) {
         const uint8_t *at = (const uint8_t *)w->data + panel * codes_panel_bytes(form, w->n_in);
         for (uint32_t k = 0; k < w->n_in; k += CODES_CHUNK) {
             struct codes_chunk c = {

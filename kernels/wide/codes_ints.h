@@ -54,7 +54,7 @@ INLINE size_t codes_rows_block(size_t n_row, uint32_t n_block)
 INLINE void codes_ints_product(const struct linear_args *a, const struct kern_exec *x)
 {
     const struct packed_codes *form = &a->w.codes;
-    const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    struct panels panels = panels_of((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const uint32_t n_in = a->w.n_in, n_block = (n_in + KERN_CODES_X - 1) / KERN_CODES_X;
     const size_t block = codes_rows_block(a->n_row, n_block);
     const bool kept = n_block <= CODES_X_KEPT;
@@ -73,7 +73,9 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
             .n_row = (uint32_t)(a->n_row - row < block ? a->n_row - row : block),
         };
         const enum codes_form how = codes_form_of(form, b.n_row);
-        for (size_t panel = panels.begin; panel < panels.end; panel++) {
+        bool is_first = true;
+        panels_start(&panels, row + b.n_row == a->n_row);
+        for (size_t panel; panels_next(&panels, &panel); is_first = false) {
             const uint8_t *at = (const uint8_t *)a->w.data + panel * codes_panel_bytes(form, n_in);
             for (uint32_t i = 0; i < n_block; i++) {
                 const uint32_t k = i * KERN_CODES_X;
@@ -83,7 +85,7 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
                 b.n = n_in - k < KERN_CODES_X ? n_in - k : KERN_CODES_X;
                 b.supers = at + codes_block_at(form, k / form->group);
                 b.groups = b.supers + codes_supers_bytes(form);
-                for (uint32_t r = 0; r < b.n_row && (!kept || panel == panels.begin); r++) {
+                for (uint32_t r = 0; r < b.n_row && (!kept || is_first); r++) {
                     codes_round(in + r, a, (row + r) * a->x_stride + k, b.n);
                     if (how == CODES_OF_PLANES)
                         codes_split(in + r, b.n, false);

@@ -98,18 +98,18 @@ INLINE void int4_tile_loop(const struct linear_w4a8_args *args, const struct ker
 {
     const struct linear_int8_args *a = &args->by;
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, a->w.group);
-    const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    struct panels panels = panels_of((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const uint8_t *w = a->w.data;
     const size_t block = linear_block(a->n_row);
     for (size_t row = 0; row < a->n_row; row += block) {
         struct int4_part p = {.a = a, .sums = args->sums, .s = x->scratch, .row = row};
         p.n_row = (uint32_t)(a->n_row - row < block ? a->n_row - row : block);
-        for (size_t panel = panels.begin; panel < panels.end; panel++) {
-            const size_t next = panel + 1 < panels.end ? panel + 1 : panels.begin;
+        p.is_first = true;
+        panels_start(&panels, row + p.n_row == a->n_row);
+        for (size_t panel; panels_next(&panels, &panel); p.is_first = false) {
             p.o = (uint32_t)panel * KERN_PANEL;
-            p.is_first = panel == panels.begin;
             p.w = w + panel * panel_bytes;
-            int4_panel(&p, w + next * panel_bytes, by);
+            int4_panel(&p, w + panels_after(&panels, panel) * panel_bytes, by);
         }
     }
 }

@@ -119,15 +119,16 @@ INLINE void codes_panel(const struct linear_args *a, struct codes_scratch *s, st
 
 INLINE void wide_linear_codes(const struct linear_args *a, const struct kern_exec *x)
 {
-    const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    const size_t block = linear_block(a->n_row);
     if (a->n_row > 0 && a->n_row <= CODES_FEW) {
         codes_few(a, x);
         return;
     }
+    struct panels panels = panels_of((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    const size_t block = linear_block(a->n_row);
     for (size_t row = 0; row < a->n_row; row += block) {
         const struct range rows = {row, a->n_row - row < block ? a->n_row : row + block};
-        for (size_t i = panels.begin; i < panels.end; i++)
+        panels_start(&panels, rows.end == a->n_row);
+        for (size_t i; panels_next(&panels, &i);)
             codes_panel(a, x->scratch, rows, (uint32_t)i);
     }
 }

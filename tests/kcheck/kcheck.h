@@ -79,7 +79,7 @@ void kc_end_case(struct kcheck *k); /* checks the guards and frees everything */
 __attribute__((format(printf, 2, 3))) void kc_shape(struct kcheck *k, const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) void kc_fail(struct kcheck *k, const char *fmt, ...);
 
-/* Run all nth threads of one call. */
+/* Run all nth threads of one call; sometimes one takes the panels of others (tiling/share.h). */
 void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint32_t nth);
 
 struct kc_array { /* rows of an output */

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include "common/mem.h"
 #include "error_map.h"
+#include "kernels/tiling/share.h"
 
 /* With the address sanitizer the guards may not even be read. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -158,9 +159,23 @@ void kc_fail(struct kcheck *k, const char *fmt, ...)
     printf("\n");
 }
 
+/* What the threads of a call know of one another's panels: nothing, or that all have begun, so that
+ * the first one takes the panels of those that it looks at. */
+static struct kern_share *shares_of(struct kcheck *k, uint32_t nth, uint64_t product)
+{
+    if (!kc_chance(k, 30))
+        return NULL;
+    struct kern_share *shares = kc_buf(k, nth * sizeof *shares);
+    for (uint32_t i = 0; i < nth; i++)
+        shares[i].word = share_word(product, 0, 0);
+    return shares;
+}
+
 void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint32_t nth)
 {
-    uint32_t first = kc_range(k, 0, nth - 1), n_buf = k->n_buf;
+    const uint32_t first = kc_range(k, 0, nth - 1), n_buf = k->n_buf;
+    const uint64_t product = kc_rnd(k) >> 24;
+    struct kern_share *shares = shares_of(k, nth, product);
     for (uint32_t i = 0; i < nth; i++) {
         struct kern_exec x = {
             .ith =
@@ -168,10 +183,13 @@ void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint
             .nth = nth,
             .scratch = kc_buf(k, k->scratch_bytes),
             .scratch_bytes = k->scratch_bytes,
+            .shares = shares,
+            .product = product,
         };
         v->call(args, &x);
         kc_drop(k, 1);
     }
+    kc_drop(k, shares != NULL);
     Q_ASSERT(k->n_buf == n_buf);
 }
 

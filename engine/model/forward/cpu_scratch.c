@@ -258,6 +258,7 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->rows = region_cut(c, n, sizeof *s->rows); /* beside what is written first, too */
     s->spans.rows = region_cut(c, n, sizeof *s->spans.rows);
     s->spans.seqs = region_cut(c, n, sizeof *s->spans.seqs);
+    s->shares = region_cut(c, s->n_thread, sizeof *s->shares);
     s->kern = region_cut(c, s->n_thread, s->kern_bytes);
 }
 

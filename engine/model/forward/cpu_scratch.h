@@ -14,6 +14,7 @@
 #include "engine/model/forward/matmul.h"
 #include "engine/model/model_state.h"
 #include "engine/plugin.h"
+#include "kernels/ops/ops_share.h"
 
 /* Floats that hold the columns of a rank of a product of n_col columns, the most of any rank. */
 uint32_t cpu_columns_most(const struct model_shard *s, uint32_t n_col);
@@ -84,7 +85,8 @@ struct model_scratch {
     float *parts;    /* [n_part] of long contexts that are split over threads */
     size_t n_part;
     uint32_t *rows;      /* 0, 1, 2 …: the row of `rope` that a row uses */
-    unsigned char *kern; /* [n_thread][kern_bytes] */
+    struct kern_share *shares; /* [n_thread] */
+    unsigned char *kern;       /* [n_thread][kern_bytes] */
     size_t kern_bytes;
     float *const *tap;
     const struct model_attention_tap *attention_tap;

@@ -6,7 +6,8 @@
  * A pass computes its rows in blocks, so that activations stay in the caches between two products.
  * A pass of attention and the embedding compute all rows at once. Between q,k,v and attention each
  * operation reads and writes one row, so a thread runs all of them on its own rows. The last passes
- * leave out rows that nothing needs (cpu_asked.h). */
+ * leave out rows that nothing needs (cpu_asked.h). In a product, a thread that is done takes panels
+ * of one that is not. */
 #include "engine/model/forward/executor_cpu.h"
 #include <math.h>
 #include <string.h>
@@ -18,8 +19,10 @@ typedef void handler(struct cpu_run *w, const struct program_op *op, struct prog
 
 static void meet(struct cpu_run *w)
 {
-    if (w->x.nth > 1 && !w->is_clean)
+    if (w->x.nth > 1 && !w->is_clean) {
         team_barrier(w->team);
+        w->n_shared = 0;
+    }
     w->is_clean = true;
 }
 
@@ -318,6 +321,17 @@ static void quantize(struct cpu_run *w, const struct program_op *op, struct prog
 
 /* ---- products ---- */
 
+/* A product whose panels threads take from one another. */
+static struct kern_exec sharing(struct cpu_run *w)
+{
+    struct kern_exec x = w->x;
+    if (!w->team || x.nth < 2 || w->n_shared == CPU_SHARED_MAX)
+        return x;
+    x.shares = w->s->shares;
+    x.product = (uint64_t)team_phase(w->team) * CPU_SHARED_MAX + w->n_shared++;
+    return x;
+}
+
 static void multiply(struct cpu_run *w, const struct program_op *op, struct program_ref out,
                      bool onto)
 {
@@ -335,8 +349,9 @@ static void multiply(struct cpu_run *w, const struct program_op *op, struct prog
         .n_row = w->block.n,
         .add = onto,
     };
+    const struct kern_exec x_of_all = sharing(w);
     if (part.w.n_out)
-        matmul_run(w->k, &a, &w->x);
+        matmul_run(w->k, &a, &x_of_all);
     const struct cpu_product p = {whole, &y, (enum dtype)out.dtype, w->block.n, out.n_col};
     if (model_shard_is_part(&w->m->shard))
         cpu_exchange_columns(w, &p);

@@ -11,7 +11,8 @@
 #include "engine/model/forward/cpu_scratch.h"
 #include "engine/plugin.h"
 
-#define CPU_NO_SEQ UINT32_MAX
+#define CPU_NO_SEQ     UINT32_MAX
+#define CPU_SHARED_MAX 256u /* between two barriers; further products are not shared */
 struct cpu_part {   /* of a step: w->b is a batch of these sequences alone */
     uint32_t i_seq; /* the only one; CPU_NO_SEQ: there are several */
     uint32_t row;   /* its first row, */
@@ -33,6 +34,7 @@ struct cpu_run {
     struct cpu_part part;
     const struct cpu_spans *spans;    /* the pass goes through these rows; NULL: through all */
     uint32_t first_logit, n_logit;    /* rows that are asked for */
+    uint32_t n_shared;                /* products since the last barrier that threads share */
     bool asked;                       /* the pass is of the rows asked for */
     bool is_clean;                    /* nothing was read or written since the last barrier */
     bool own_stage;                   /* this stage makes a copy of its output in each thread */

@@ -63,7 +63,9 @@ static void give_piece(struct http_exchange *x)
 {
     const size_t left = x->sending.len - x->n_given;
     const size_t n = left < PIECE_BYTES || is_head(x->req) ? left : PIECE_BYTES;
-    h2o_iovec_t v = h2o_iovec_init(x->sending.data + x->n_given, n);
+    h2o_iovec_t v = h2o_iovec_init(NULL, 0);
+    if (n)
+        v = h2o_iovec_init(x->sending.data + x->n_given, n);
     x->n_given += n;
     x->over = n == left;
     x->busy = true;

@@ -20,6 +20,7 @@
 #include "common/start.h"
 #include "frontend/api/json.h"
 #include "frontend/api/request_record.h"
+#include "frontend/http/tls_relay.h"
 #include "proto/address.h"
 #include "common/parsers/parser.h"
 
@@ -249,13 +250,17 @@ static void on_signal(uv_signal_t *signal, int number)
     http_server_drain(a->server, on_drained, a);
 }
 
-/* --api-key-file has changed. */
-static void on_reload_keys(uv_signal_t *signal, int number)
+/* SIGHUP: read the files of the server again that may change. */
+static void on_reload(uv_signal_t *signal, int number)
 {
     struct app *a = signal->data;
     struct q_err e = Q_ERR_INIT;
     (void)number;
     if (!a->server)
+        return;
+    if (http_server_reload_tls(a->server, &e) != Q_OK)
+        log_error("the certificate stays as it was: %s", e.message);
+    if (!*a->options->api_key_file)
         return;
     if (http_server_reload_keys(a->server, &e) == Q_OK)
         log_info("read %zu API keys", http_server_n_key(a->server));
@@ -376,14 +381,17 @@ static enum q_code read_lists(struct app *a, struct q_err *e)
     return read_list(&c->headers, &a->lists[3], "--allowed-headers", o->allowed_headers, e);
 }
 
-/* What the limit of descriptors leaves beside DESCRIPTORS_OTHER. */
+/* What the limit of descriptors leaves beside those of other uses. */
 static uint32_t connections_max(const struct options *o)
 {
     struct rlimit r;
     int64_t n = o->max_connections;
+    const bool tls = *o->ssl_certfile;
+    const int64_t each = tls ? TLS_DESCRIPTORS : 1;
+    const int64_t other = DESCRIPTORS_OTHER + (tls ? TLS_DESCRIPTORS_MORE : 0);
     if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY &&
-        n > (int64_t)r.rlim_cur - DESCRIPTORS_OTHER) {
-        n = (int64_t)r.rlim_cur - DESCRIPTORS_OTHER;
+        n > ((int64_t)r.rlim_cur - other) / each) {
+        n = ((int64_t)r.rlim_cur - other) / each;
         n = n > 1 ? n : 1;
         log_warning("the limit of file descriptors (%llu) leaves room for %lld connections, not "
                     "%lld (--max-connections)",
@@ -421,6 +429,15 @@ static enum q_code make_server(struct app *a, struct q_err *e)
                                        ? (uint32_t)o->max_connections_per_address
                                        : (n_connection + 1) / 2,
         .write_timeout_ms = (int64_t)o->write_timeout * 1000,
+        .tls =
+            {
+                .cert = o->ssl_certfile,
+                .key = o->ssl_keyfile,
+                .ca = o->ssl_ca_certs,
+                .client_cert = (enum tls_client_cert)o->ssl_cert_reqs,
+                .ciphers = o->ssl_ciphers,
+            },
+        .tls_refresh = o->enable_ssl_refresh,
         .ping_ms = (uint32_t)o->sse_ping_ms,
         .reuse_port = o->reuse_port,
         .cors = a->cors,
@@ -459,8 +476,9 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
     enum q_code rc = http_server_listen(a->server, o->host, (uint16_t)o->port, e);
     if (rc != Q_OK)
         return rc;
-    log_info("listening on http://%s%s%s:%u", strchr(o->host, ':') ? "[" : "", o->host,
-             strchr(o->host, ':') ? "]" : "", http_server_port(a->server));
+    log_info("listening on %s://%s%s%s:%u", *o->ssl_certfile ? "https" : "http",
+             strchr(o->host, ':') ? "[" : "", o->host, strchr(o->host, ':') ? "]" : "",
+             http_server_port(a->server));
     if (!o->api_key.n && !*o->api_key_file)
         net_warn_open(o->host, http_server_port(a->server));
     return Q_OK;
@@ -544,7 +562,8 @@ void app_close(struct app *a)
     a->link = NULL;
     request_record_free(a->requests);
     a->requests = NULL;
-    if (a->reading || tasks_n_working(&a->tasks))
+    if (a->reading || tasks_n_working(&a->tasks) ||
+        (a->server && http_server_is_sending(a->server)))
         _exit(a->exit_code); /* exit() would release data that these threads still use */
 }
 
@@ -562,8 +581,8 @@ static void take_signals(struct app *a)
     uv_signal_start(&a->sigterm, on_signal, SIGTERM);
     uv_signal_init(&a->loop, &a->sighup);
     a->sighup.data = a;
-    if (*a->options->api_key_file)
-        uv_signal_start(&a->sighup, on_reload_keys, SIGHUP);
+    if (*a->options->api_key_file || *a->options->ssl_certfile)
+        uv_signal_start(&a->sighup, on_reload, SIGHUP);
     uv_signal_start(&a->sigint, on_signal, SIGINT);
 }
 

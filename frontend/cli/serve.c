@@ -35,14 +35,20 @@ static void reap(struct supervisor *s)
         supervise_death(s, pid, status);
 }
 
+/* Files that SIGHUP makes the frontends read again. */
+static bool frontends_read_again(const struct options *o)
+{
+    return *o->api_key_file || *o->ssl_certfile;
+}
+
 static void on_signals(struct supervisor *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD) {
             reap(s);
-        } else if (info.ssi_signo == SIGHUP && *s->options->api_key_file) {
-            supervise_signal(s, 1, SIGHUP); /* they read the keys again */
+        } else if (info.ssi_signo == SIGHUP && frontends_read_again(s->options)) {
+            supervise_signal(s, 1, SIGHUP);
         } else if (!s->stopping) {
             log_info("stopping");
             supervise_stop(s, 0);

@@ -32,8 +32,8 @@ static enum q_code listen_on(struct supervisor_resources *s, const struct option
     }
     bool v6 = strchr(o->host, ':') != NULL;
     enum q_code rc = net_listen(&s->listening, o->host, (uint16_t)o->port, e);
-    snprintf(s->url, sizeof s->url, "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
-             s->listening.port);
+    snprintf(s->url, sizeof s->url, "%s://%s%.255s%s:%u", *o->ssl_certfile ? "https" : "http",
+             v6 ? "[" : "", o->host, v6 ? "]" : "", s->listening.port);
     return rc;
 }
 

@@ -27,11 +27,21 @@ static void close_listeners(struct http_server *s)
     s->n_listener = 0;
 }
 
+/* The kernel has what was sent without TLS; with it the relay may have answers still. */
+static bool is_all_sent(struct http_server *s)
+{
+    struct tls_relay *relay = s->guard.relay;
+    if (relay && !s->relay_finishes)
+        tls_relay_finish(relay);
+    s->relay_finishes = true;
+    return !relay || tls_relay_finished(relay);
+}
+
 void server_check_drained(struct http_server *s)
 {
     const int64_t now = (int64_t)uv_now(s->loop);
     if (!s->drained || s->n_exchange || s->n_listener ||
-        (s->guard.n_new && now < s->first_until_ms))
+        (s->guard.n_new && now < s->first_until_ms) || !is_all_sent(s))
         return;
     void (*done)(void *ctx) = s->drained;
     s->drained = NULL;

@@ -25,6 +25,7 @@
 #include "frontend/http/chunks.h"
 #include "frontend/http/head.h"
 #include "frontend/http/http_internal.h"
+#include "frontend/http/tls_relay.h"
 
 #define LINGER_MS      60000             /* time for a client to stop sending */
 #define LINGER_IDLE    5000              /* ms without a byte */
@@ -321,7 +322,7 @@ static void refuse_bytes(struct guard_connection *c)
 }
 
 /* Count a connection that was accepted. False: it was refused. */
-static bool take_connection(struct guard_connection *c)
+static bool take_connection(struct guard_connection *c, const struct sockaddr *from)
 {
     static const struct {
         const char *log, *message;
@@ -338,10 +339,8 @@ static bool take_connection(struct guard_connection *c)
                 "(--max-connections-per-address); close some of them",
             },
     };
-    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
-    int n = sizeof from, fd = -1;
-    uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&from, &n);
-    c->address = connections_address((struct sockaddr *)&from);
+    int fd = -1;
+    c->address = connections_address(from);
     const enum connection_refusal why = connections_take(c->guard->connections, c->address);
     c->counted = why == CONNECTION_TAKEN;
     if (c->counted)
@@ -403,19 +402,39 @@ void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
     uv_unref((uv_handle_t *)&g->hooks);
 }
 
+/* Let the relay decrypt what the server reads from the connection. */
+static bool begin_tls(struct guard_connection *c)
+{
+    struct guard *g = c->guard;
+    struct q_err e = Q_ERR_INIT;
+    int fd;
+    if (!g->relay)
+        return true;
+    if (!uv_fileno((uv_handle_t *)&c->tcp, &fd) && !tls_relay_insert(g->relay, g->tls, fd, &e))
+        return true;
+    log_refused(g, e.code ? e.message : "a connection has no descriptor");
+    return false;
+}
+
 /* The connection is accepted: count it and give it to h2o. */
 static void begin_connection(struct guard_connection *c)
 {
     struct guard *g = c->guard;
-    if (!take_connection(c)) {
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+    int n = sizeof from;
+    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&from, &n) != 0)
+        n = 0;
+    uv_tcp_nodelay(&c->tcp, 1);
+    if (!begin_tls(c) || !take_connection(c, (struct sockaddr *)&from)) {
         uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
     }
     c->is_new = true;
     g->n_new++;
-    uv_tcp_nodelay(&c->tcp, 1);
     c->sock = h2o_uv_socket_create((uv_stream_t *)&c->tcp, on_closed);
     c->sock->on_close.data = c;
+    if (g->relay) /* the socket's own would be that of the pair */
+        h2o_socket_setpeername(c->sock, (struct sockaddr *)&from, (socklen_t)n);
     h2o_accept(g->accept, c->sock);
     if (!g->h2o_read)
         g->h2o_read = c->sock->_cb.read;

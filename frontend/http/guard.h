@@ -28,6 +28,8 @@ struct guard { /* of one server */
     const void *ctx;
     struct connections *connections; /* counts those of the server */
     struct body_bytes *bytes;
+    struct tls_relay *relay; /* NULL: no TLS */
+    SSL_CTX *tls;            /* of the next connection */
     struct guard_connection *unhooked;
     uv_prepare_t hooks;
     unsigned n_linger;
@@ -35,7 +37,7 @@ struct guard { /* of one server */
     int64_t refused_log_ms;
     uint64_t n_unlogged; /* refusals since */
 };
-/* connections and bytes are set by the caller afterwards. */
+/* connections, bytes, relay and tls are set by the caller afterwards. */
 void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
                 bool (*has_access)(const void *ctx, const char *head, size_t n), const void *ctx);
 /* Accept the next connection of a listener. False: out of memory; until a later call accepts it,

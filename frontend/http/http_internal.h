@@ -13,6 +13,7 @@
 #include "frontend/http/guard.h"
 #include "frontend/http/local.h"
 #include "frontend/http/server.h"
+#include "frontend/http/tls_relay.h"
 
 /* What an exchange is counted as, from its handler's call until its answer is made. */
 enum http_slot {
@@ -53,6 +54,7 @@ struct http_exchange {
     char id[HTTP_ID_MAX + 1];
 };
 
+#define TLS_FILES      3
 #define LISTEN_BACKLOG 1024 /* connections in the queue of a listening socket */
 
 struct http_server {
@@ -86,6 +88,8 @@ struct http_server {
     void (*drained)(void *ctx);
     void *drained_ctx;
     uv_timer_t drainer;
+    uv_fs_poll_t tls_files[TLS_FILES];       /* with tls_refresh */
+    bool relay_finishes;                     /* the relay was told to finish: drain.c */
     int64_t listen_until_ms, first_until_ms; /* while draining: drain.c */
     double pace_ms;      /* moving mean of the time between two finished requests */
     int64_t finished_ms; /* when the last one finished */
@@ -122,6 +126,11 @@ void exchange_hung_up(struct http_exchange *x); /* the connection is lost */
 uint32_t server_retry_after(const struct http_server *s);
 /* server.c: accept the connections that wait for the next iteration. */
 void server_accept_next(struct http_server *s);
+/* server_tls.c: make the certificate and the relay, NULL if there is to be no TLS (errors:
+ * http_server_new's); give them to the guard. */
+FALLIBLE server_tls_new(const struct http_server *s, SSL_CTX **tls, struct tls_relay **relay,
+                        struct q_err *e);
+void server_tls_use(struct http_server *s, SSL_CTX *tls, struct tls_relay *relay);
 /* drain.c: nothing is open any more? */
 void server_check_drained(struct http_server *s);
 void server_exchange_over(struct http_server *s, struct http_exchange *x);

@@ -252,6 +252,8 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
                          struct q_err *e)
 {
     enum q_code rc;
+    SSL_CTX *tls = NULL;
+    struct tls_relay *relay = NULL;
     struct http_server *s = q_calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
@@ -271,7 +273,12 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
         rc = q_fail(e, Q_IO, "http: epoll_create1: %s", strerror(errno));
         goto fail;
     }
+    if ((rc = server_tls_new(s, &tls, &relay, e))) {
+        close(s->hangup_fd);
+        goto fail;
+    }
     configure(s);
+    server_tls_use(s, tls, relay);
     s->pinger.data = s->hangup.data = s;
     uint64_t check_ms = c->ping_ms && c->ping_ms / PING_CHECKS < CHECK_MAX_MS
                             ? c->ping_ms / PING_CHECKS + 1

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* server - HTTP/1.1 and HTTP/2 (cleartext) on one libuv loop, by h2o.
+/* server - HTTP/1.1 and HTTP/2 on one libuv loop, by h2o; with TLS (http/tls.h) or without.
  *
  * The server reads a request completely, finds its row in the routes, checks the API key and the
  * limits, and calls the row's handler with an exchange (http/exchange.h). Its own errors (400, 401,
@@ -12,6 +12,7 @@
 #include <uv.h>
 #include "common/err.h"
 #include "frontend/http/cors.h"
+#include "frontend/http/tls.h"
 
 struct http_server;
 struct http_exchange;
@@ -49,10 +50,13 @@ struct http_config {                 /* what it points to is borrowed as long as
     int64_t write_timeout_ms; /* for a client to read a part of its answer */
     uint32_t open_max;        /* requests */
     uint32_t ping_ms;         /* interval of comments in an idle stream */
+    struct tls_files tls;     /* no cert: no TLS */
+    bool tls_refresh;         /* read these files again when one of them changes */
     bool reuse_port;          /* other processes may listen on the port; not for a Unix socket */
 };
 
-/* Does not listen yet. Valid as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
+/* Does not listen yet. Valid as long as the process. Errors: Q_NO_MEMORY, Q_IO (a file), Q_INVALID
+ * (a file's content, or paths that need others). */
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
                          struct q_err *e);
 /* Bind and listen, on every address of the name. port 0 picks a free one. Errors: Q_IO (address,
@@ -66,6 +70,11 @@ void http_server_remove_path(struct http_server *s);
 /* Read the keys of api_key_file again. Requests keep the key they came with. On errors, those of
  * http_server_new, the old keys stay. */
 FALLIBLE http_server_reload_keys(struct http_server *s, struct q_err *e);
+/* Read the files of TLS again, for new connections. On errors, those of tls_context_new, they get
+ * the old certificate. Does nothing without TLS. */
+FALLIBLE http_server_reload_tls(struct http_server *s, struct q_err *e);
+/* Is a thread of the server's running that exit() would disturb? */
+bool http_server_is_sending(struct http_server *s);
 size_t http_server_n_key(const struct http_server *s);
 /* Take over a socket that is bound already (a supervisor's), one of at most NET_LISTEN_MAX; the
  * descriptor belongs to the server from now on. */

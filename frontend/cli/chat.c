@@ -291,8 +291,8 @@ static void banner(const struct chat *c)
     if (c->server.pid)
         printable_printf(stdout, "quire chat with %s\n", c->o.positional[0]);
     else
-        printable_printf(stdout, "quire chat with %s at http://%s:%s%s\n", c->talk.model, u->host,
-                         u->port, u->prefix);
+        printable_printf(stdout, "quire chat with %s at %s://%s:%s%s\n", c->talk.model,
+                         http_url_scheme(u), u->host, u->port, u->prefix);
     puts("/help lists the commands. Ctrl-C stops an answer, Ctrl-D quits.\n");
 }
 

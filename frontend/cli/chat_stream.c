@@ -187,10 +187,9 @@ FALLIBLE chat_models(const struct chat_peer *peer, json_t **names, struct q_err 
     json_t *v = rc ? NULL : json_read_bytes(buf_str(&s.line), s.line.len, 0, NULL);
     const json_t *data = json_object_get(v, "data");
     if (!rc && json_array_size(data) == 0)
-        rc = q_fail(
-            e, Q_CORRUPT,
-            "the server at http://%s:%s lists no models: expected a server with OpenAI's API",
-            peer->url.host, peer->url.port);
+        rc = q_fail(e, Q_CORRUPT,
+                    "the server at %s://%s:%s lists no models: expected a server with OpenAI's API",
+                    http_url_scheme(&peer->url), peer->url.host, peer->url.port);
     *names = rc ? NULL : json_array();
     json_array_foreach ((json_t *)(uintptr_t)data, i, model)
         if (*names && json_is_string(json_object_get(model, "id")))

@@ -9,18 +9,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "frontend/cli/tls_client.h"
 
 #define STOP_LOOK_MS 100
 
 FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
 {
-    static const char scheme[] = "http://";
-    if (!strncasecmp(text, "https://", 8))
-        return q_fail(e, Q_UNSUPPORTED,
-                      "--url: https is not supported, expected http://host:port, got %.200s", text);
-    if (strncasecmp(text, scheme, sizeof scheme - 1) != 0)
-        return q_fail(e, Q_INVALID, "--url: expected http://host:port, got %.200s", text);
-    const char *at = text + sizeof scheme - 1;
+    static const char plain[] = "http://", tls[] = "https://";
+    out->tls = !strncasecmp(text, tls, sizeof tls - 1);
+    if (!out->tls && strncasecmp(text, plain, sizeof plain - 1) != 0)
+        return q_fail(e, Q_INVALID,
+                      "--url: expected http://host:port or https://host:port, got %.200s", text);
+    const char *at = text + (out->tls ? sizeof tls : sizeof plain) - 1;
     bool v6 = *at == '[';
     at += v6;
     size_t n = strcspn(at, v6 ? "]" : ":/");
@@ -29,7 +29,7 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     memcpy(out->host, at, n);
     out->host[n] = 0;
     at += n + (v6 && at[n] == ']');
-    snprintf(out->port, sizeof out->port, "80");
+    snprintf(out->port, sizeof out->port, "%s", out->tls ? "443" : "80");
     if (*at == ':') {
         n = strspn(++at, "0123456789");
         if (n == 0 || n > 5)
@@ -38,7 +38,8 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
         at += n;
     }
     if (*at && *at != '/')
-        return q_fail(e, Q_INVALID, "--url: expected http://host:port, got %.200s", text);
+        return q_fail(e, Q_INVALID, "--url: expected %s://host:port, got %.200s",
+                      http_url_scheme(out), text);
     n = strlen(at);
     while (n && at[n - 1] == '/')
         n--;
@@ -50,8 +51,14 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     return Q_OK;
 }
 
+const char *http_url_scheme(const struct http_url *url)
+{
+    return url->tls ? "https" : "http";
+}
+
 struct reader { /* bytes from the socket, a line or a block at a time */
     int fd;
+    struct tls_client tls; /* open if the URL is https:// */
     const volatile sig_atomic_t *stop;
     char data[HTTP_LINE_MAX];
     size_t at, n;
@@ -76,16 +83,18 @@ static enum q_code connect_to(const struct http_url *url, int *fd, struct q_err 
     freeaddrinfo(found);
     if (*fd < 0)
         return q_fail(e, Q_IO,
-                      "cannot connect to http://%s:%s: %s (start a server with `quire serve "
+                      "cannot connect to %s://%s:%s: %s (start a server with `quire serve "
                       "MODEL`, or run the model in the chat itself with `quire chat MODEL`)",
-                      url->host, url->port, strerror(errno));
+                      http_url_scheme(url), url->host, url->port, strerror(errno));
     return Q_OK;
 }
 
-static enum q_code send_all(int fd, const struct buf *b, struct q_err *e)
+static enum q_code send_all(struct reader *r, const struct buf *b, struct q_err *e)
 {
+    if (r->tls.ssl)
+        return tls_client_write(&r->tls, b->data, b->len, e);
     for (size_t at = 0; at < b->len;) {
-        ssize_t n = send(fd, b->data + at, b->len - at, MSG_NOSIGNAL);
+        ssize_t n = send(r->fd, b->data + at, b->len - at, MSG_NOSIGNAL);
         if (n < 0 && errno != EINTR)
             return q_fail(e, Q_IO, "sending the request: %s", strerror(errno));
         at += n > 0 ? (size_t)n : 0;
@@ -99,6 +108,10 @@ static enum q_code fill(struct reader *r, struct q_err *e)
     ssize_t n;
     if (r->at < r->n)
         return Q_OK;
+    if (r->tls.ssl) {
+        r->at = r->n = 0;
+        return tls_client_read(&r->tls, r->data, sizeof r->data, &r->n, e);
+    }
     do {
         struct pollfd p = {.fd = r->fd, .events = POLLIN};
         int ready = poll(&p, 1, r->stop ? STOP_LOOK_MS : -1);
@@ -199,7 +212,7 @@ static enum q_code read_answer(struct reader *r, struct http_call *c, struct q_e
 FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e)
 {
     struct buf head = BUF_INIT;
-    struct reader r = {.fd = -1, .stop = c->stop};
+    struct reader r = {.fd = -1, .stop = c->stop, .tls = TLS_CLIENT_INIT};
     enum q_code rc;
     c->status = 0;
     buf_printf(&head, "%s %s%s HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\n", c->method,
@@ -211,8 +224,11 @@ FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err
     buf_add_str(&head, "\r\n");
     buf_add(&head, c->body ? c->body : "", c->n_body);
     if ((rc = buf_check(&head, "the request", e)) == Q_OK &&
-        (rc = connect_to(url, &r.fd, e)) == Q_OK && (rc = send_all(r.fd, &head, e)) == Q_OK)
+        (rc = connect_to(url, &r.fd, e)) == Q_OK && url->tls)
+        rc = tls_client_open(&r.tls, r.fd, url->host, c->stop, e);
+    if (rc == Q_OK && (rc = send_all(&r, &head, e)) == Q_OK)
         rc = read_answer(&r, c, e);
+    tls_client_release(&r.tls);
     if (r.fd >= 0)
         close(r.fd);
     buf_release(&head);

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* http_client - one HTTP/1.1 request at a time, with a streamed response body. For the terminal
- * verbs; blocking, plain http:// only.
+ * verbs; blocking, http:// and https:// (tls_client.h).
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
 #define QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include "common/err.h"
 
 #define HTTP_LINE_MAX 16384 /* bytes of a header line or of the head */
 
 struct http_url {
+    bool tls;
     char host[256], port[8], prefix[256]; /* prefix: path before /v1, "" = none */
 };
-/* http://host[:port][/prefix]. Errors: Q_INVALID, Q_UNSUPPORTED (https). */
+/* http://host[:port][/prefix], or https://. Errors: Q_INVALID. */
 FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e);
+const char *http_url_scheme(const struct http_url *url); /* "http" or "https" */
 
 struct http_call {
     const char *method, *path; /* path without the prefix */

@@ -4,6 +4,7 @@ clients that leave, stop reading, or speak no TLS, the limits that hold without 
 import contextlib
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ import httpx2
 import openai
 import pytest
 
-from servers import BUNDLED, HANG_S, MODELS, Http
+from servers import BIN, BUNDLED, HANG_S, MODELS, Http
 
 ASK = {"model": "quire-tiny", "messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0}
 LONG = {"prompt": [5, 7, 9], "ignore_eos": True, "temperature": 0}
@@ -423,3 +424,15 @@ def test_one_file_for_both_and_a_certificate_that_has_expired(run, pki, cert, tm
     time.sleep(1)  # its last second
     process = run("quire", "serve", MODELS / "llama", "--skip-tokenizer-init", "--port", "0", "--ssl-certfile", old[0], "--ssl-keyfile", old[1])
     process.wait_line("the certificate has expired; clients will refuse it")
+
+
+def test_chat_at_a_terminal(begin, pki):
+    server = begin(BUNDLED)
+    args = [BIN / "quire", "chat", "--url", server.url]
+
+    def chat(**env):
+        return subprocess.run(args, input="Who are you?\n", capture_output=True, text=True, timeout=HANG_S, env={**os.environ, **env})
+    said = chat(SSL_CERT_FILE=str(pki.ca))
+    assert said.returncode == 0 and len(said.stdout) > 10, said.stderr
+    said = chat()
+    assert said.returncode != 0 and "the server's certificate is not valid" in said.stderr and "SSL_CERT_FILE" in said.stderr

@@ -260,6 +260,7 @@ static void on_reload(uv_signal_t *signal, int number)
         return;
     if (http_server_reload_tls(a->server, &e) != Q_OK)
         log_error("the certificate stays as it was: %s", e.message);
+    q_err_reset(&e);
     if (!*a->options->api_key_file)
         return;
     if (http_server_reload_keys(a->server, &e) == Q_OK)

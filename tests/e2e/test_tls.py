@@ -233,8 +233,8 @@ def test_large_bodies(begin):
 
 
 def test_clients_that_leave(begin):
-    server = begin(MODELS / "llama", "--skip-tokenizer-init")
-    ask = {**LONG, "max_tokens": 120, "n": 8}
+    server = begin(BUNDLED)
+    ask = {**LONG, "max_tokens": 1500, "n": 8}  # so long that its heartbeats are seen
     for stream in (True, False):
         s = server.connect()
         s.sendall(request("/v1/completions", {**ask, "stream": stream}))
@@ -370,10 +370,10 @@ def test_keys(begin):
 
 def test_the_end_of_a_server(begin):
     """Streams end with all their events, and with close_notify."""
-    server = begin(MODELS / "llama", "--skip-tokenizer-init")
+    server = begin(BUNDLED)
     clients = [HalfClosed(server) for _ in range(4)]
     for c in clients:
-        c.until(lambda c=c: c.tls.write(request("/v1/completions", {**LONG, "max_tokens": 120, "stream": True}, "Connection: close")))
+        c.until(lambda c=c: c.tls.write(request("/v1/completions", {**LONG, "max_tokens": 600, "stream": True}, "Connection: close")))
     server.wait_metric("vllm:num_requests_running", 4)
     idle = server.connect()
     server.process.process.send_signal(signal.SIGTERM)

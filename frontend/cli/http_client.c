@@ -51,11 +51,6 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     return Q_OK;
 }
 
-const char *http_url_scheme(const struct http_url *url)
-{
-    return url->tls ? "https" : "http";
-}
-
 struct reader { /* bytes from the socket, a line or a block at a time */
     int fd;
     struct tls_client tls; /* open if the URL is https:// */

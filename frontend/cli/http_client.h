@@ -17,7 +17,10 @@ struct http_url {
 };
 /* http://host[:port][/prefix], or https://. Errors: Q_INVALID. */
 FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e);
-const char *http_url_scheme(const struct http_url *url); /* "http" or "https" */
+static inline const char *http_url_scheme(const struct http_url *url)
+{
+    return url->tls ? "https" : "http";
+}
 
 struct http_call {
     const char *method, *path; /* path without the prefix */

@@ -109,6 +109,7 @@ INLINE void codes_panel(const struct linear_args *a, struct codes_scratch *s, st
                 .next = {ahead + CODES_AHEAD, KERN_PANEL},
                 .first = k == 0,
             };
+            LINEAR_ASSUME(r.end - r.begin - 1 < LINEAR_TILE);
             codes_rows(&t, s, a, r, k);
             tiles_f32[r.end - r.begin - 1](&t);
             for (size_t row = r.begin; left == n && row < r.end; row++)

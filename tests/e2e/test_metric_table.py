@@ -20,6 +20,7 @@ ELSEWHERE = {
     "TIMEOUTS": ("tests/e2e/test_scheduling.py", "quire:requests_timed_out_total"),  # seconds of waiting
     "PUSHED_OUT": ("tests/e2e/test_scheduling.py", "quire:requests_pushed_out_total"),  # a full queue of one user
     "SLOW_CLIENTS": ("tests/e2e/test_limits.py", "quire:slow_clients_total"),  # a stream of megabytes without a reader
+    "TLS_FAILED": ("tests/e2e/test_tls.py", "quire:tls_handshakes_failed_total"),  # a client that speaks no TLS
     "FRAMES_DROPPED": ("tests/unit/test_link.c", "METRIC_FRAMES_DROPPED"),  # frames of a faulty engine
     "TOKENS_DUPLICATE": ("tests/unit/test_link.c", "METRIC_TOKENS_DUPLICATE"),  # tokens that a faulty engine repeats
     "TOKENS_GAP": ("tests/unit/test_link.c", "METRIC_TOKENS_GAP"),  # tokens that a faulty engine leaves out

@@ -11,9 +11,8 @@
  * Packed weights. W: [n_out, n_in] is stored in panels of KERN_PANEL = 64 outputs, the last
  * panel zero-padded, so that decoding streams each panel from first byte to last:
  *     f32, f16:  panel[p][k][64]             k = 0 … n_in-1
- *     bf16:      panel[p][k/2][64][2]        pairs along k for the dot-product instructions;
- *                                            an odd n_in is zero-padded
- * A thread computes whole panels: its own, and some of slower threads where it may (tiling/share.h).
+ *     bf16:      panel[p][k/2][64][2]        pairs along k, of which an odd n_in fills one with 0
+ * A thread computes whole panels: its own, and some of slower threads (tiling/share.h).
  *
  * Gated weights: gate and up, [n, n_in] each, are one W whose outputs are interleaved by
  * KERN_GATE_INTERLEAVE = 16: 16 of gate, the same 16 of up, the next 16 of gate … Past n each part
@@ -43,14 +42,11 @@
 #define KERN_NO_ROW          UINT32_MAX /* embed: the same */
 
 struct kern_share;
-struct kern_exec {
-    uint32_t ith, nth;            /* number of this thread and number of threads; on a device 0
-                                   * of 1 */
-    void *scratch;                /* private to this thread, 64-byte aligned; on a device, device
-                                   * memory */
+struct kern_exec {                /* on a device: thread 0 of 1, all arrays in its memory */
+    uint32_t ith, nth;            /* number of this thread and number of threads */
+    void *scratch;                /* private to this thread, 64-byte aligned */
     size_t scratch_bytes;         /* at least kern_scratch_bytes() of the worst case */
-    struct device_stream *stream; /* a device's stream (then all arrays are in its memory,
-                                   * device.h); NULL on the CPU */
+    struct device_stream *stream; /* a device's (device.h); NULL on the CPU */
     struct kern_share *shares;    /* [nth] (ops_share.h), or NULL: a thread that is done with its
                                    * panels takes others' panels of product number `product` */
     uint64_t product; /* below 2^40; the same in all threads, and no other between two barriers */

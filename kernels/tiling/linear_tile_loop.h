@@ -15,13 +15,11 @@
  *             of the last slice: + bias, + y, store while the next tile's sums begin
  *
  * Each tile prefetches its part of the next slice: a prefetch of the whole slice during one tile
- * would make that tile wait for memory. Where slices are of the second-level cache (slice.h), the
- * sums are stored and loaded less often, and up to LINEAR_FAR tiles prefetch into that cache: the
- * first level has too few misses in flight to read at the rate of memory. A tile whose sums are all
- * in registers at once (decoding: up to LINEAR_ONE_PASS rows) reads its weights once: there is one
- * slice, and the panel is read from first byte to last. struct linear_form describes the elements,
- * the panel's layout and the epilogue; the loops are the same for floats and for integers (with
- * int32 sums in the same memory).
+ * would make that tile wait for memory. Slices of the second-level cache (slice.h) store sums less
+ * often, and up to LINEAR_FAR tiles prefetch into it: the first level has too few misses in flight
+ * to read at the rate of memory. A tile whose sums are all in registers at once (decoding: up to
+ * LINEAR_ONE_PASS rows) reads its weights once, in one slice, from first byte to last. The loops
+ * are the same for floats and for integers (int32 sums in the same memory): struct linear_form.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H

@@ -7,7 +7,7 @@
  * all threads would wait for the slowest. No bit depends on which thread computes a panel.
  *
  * What is taken of a thread's range is one word, so that a panel is taken once:
- *     product (40 bits) | panels from the end (12), by others | panels from the front (12), by its owner
+ *     product (40 bits) | panels from the end, by others (12) | from the front, by its owner (12)
  * A word of another product is of a thread that has not begun this one, or has left it because
  * nothing of it is left. Threads: any may take. */
 #ifndef QUIRE_KERNELS_TILING_SHARE_H
@@ -58,8 +58,8 @@ static inline void panels_start(struct panels *p, bool last)
     p->i_asked = 0;
 }
 
-/* Take half of what is left of the range of thread `owner`, at least one: an atomic operation waits
- * for the loads before it, so there are few, and what the slower one keeps ends with the other's. */
+/* Take half of what is left of the range of thread `owner`, at least one panel: few times, because
+ * an atomic operation waits for the loads before it, and so that both halves end about together. */
 static inline bool panels_take(struct panels *p, uint32_t owner)
 {
     const struct kern_exec whose = {.ith = owner, .nth = p->x->nth};

@@ -84,7 +84,7 @@ struct model_scratch {
         *local_rope; /* the same of layers with windows; NULL where these have no rope of theirs */
     float *parts;    /* [n_part] of long contexts that are split over threads */
     size_t n_part;
-    uint32_t *rows;      /* 0, 1, 2 …: the row of `rope` that a row uses */
+    uint32_t *rows;            /* 0, 1, 2 …: the row of `rope` that a row uses */
     struct kern_share *shares; /* [n_thread] */
     unsigned char *kern;       /* [n_thread][kern_bytes] */
     size_t kern_bytes;

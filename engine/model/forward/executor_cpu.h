@@ -13,10 +13,10 @@
 
 #define CPU_NO_SEQ     UINT32_MAX
 #define CPU_SHARED_MAX 256u /* between two barriers; further products are not shared */
-struct cpu_part {   /* of a step: w->b is a batch of these sequences alone */
-    uint32_t i_seq; /* the only one; CPU_NO_SEQ: there are several */
-    uint32_t row;   /* its first row, */
-    uint32_t logit; /* its first row of logits */
+struct cpu_part {           /* of a step: w->b is a batch of these sequences alone */
+    uint32_t i_seq;         /* the only one; CPU_NO_SEQ: there are several */
+    uint32_t row;           /* its first row, */
+    uint32_t logit;         /* its first row of logits */
 };
 
 struct cpu_run {

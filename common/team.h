@@ -28,8 +28,8 @@ void team_run(struct team *t, team_fn *fn, void *arg);
 /* Barrier of all nth threads; writes before it are visible to all after it. t == NULL (a team of
  * one) returns at once. */
 void team_barrier(struct team *t);
-/* A number that all threads inside fn agree on between two barriers, and that no other time between
- * two barriers had (but after 2^32 of them). t == NULL: 0. */
+/* The number of barriers and runs so far: between two barriers it is the same in all threads inside
+ * fn. It begins again after 2^32. t == NULL: 0. */
 uint32_t team_phase(const struct team *t);
 /* Duration of one barrier in microseconds if all threads arrive at the same time: the mean of
  * n_barrier. Called by the owner, outside team_run. */

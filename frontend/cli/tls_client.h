@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tls_client - TLS of one connection to a server whose certificate must be valid for its name.
  *
- * Trusted are the system's certificates, or those of the file in SSL_CERT_FILE (a variable of
- * OpenSSL's).
- * Calls wait for the socket, and return Q_CANCELLED soon after *stop is set.
+ * Trusted are the system's certificates, or those of the file that the environment variable
+ * SSL_CERT_FILE names (OpenSSL reads it). Calls wait for the socket, and return Q_CANCELLED soon
+ * after *stop is set.
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_TLS_CLIENT_H
 #define QUIRE_FRONTEND_CLI_TLS_CLIENT_H

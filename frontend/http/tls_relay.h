@@ -20,9 +20,9 @@
 #define TLS_DESCRIPTORS_MORE (2 * TLS_CLOSING_MAX)
 
 struct tls_relay;
-/* connections_max: that the server has open. write_timeout_ms: for a client to read
- * a part of what is left for it when the server has closed its connection. Valid as long as the
- * process. Errors: Q_NO_MEMORY, Q_IO. */
+/* connections_max: connections that the server may have open. write_timeout_ms: time for a client
+ * to read a part of what is left for it when the server has closed its connection. Valid as long as
+ * the process. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE tls_relay_new(struct tls_relay **out, uint32_t connections_max, int64_t write_timeout_ms,
                        struct q_err *e);
 /* fd, the socket of a client that has sent nothing yet to this process's knowledge, becomes the

@@ -321,7 +321,8 @@ static void quantize(struct cpu_run *w, const struct program_op *op, struct prog
 
 /* ---- products ---- */
 
-/* A product whose panels threads take from one another. */
+/* The arguments of a product whose panels threads take from one another. Its number is that of the
+ * barrier before it and of the product since: no two products between two barriers have one. */
 static struct kern_exec sharing(struct cpu_run *w)
 {
     struct kern_exec x = w->x;

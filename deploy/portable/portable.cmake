@@ -58,7 +58,7 @@ execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libstdc++.a OUTPUT_
                 OUTPUT_STRIP_TRAILING_WHITESPACE)
 cmake_path(GET portable_gcc PARENT_PATH portable_gcc)
 set(portable_archives) # what portable_library takes along
-foreach(file crypto jansson yaml pcre2-8 utf8proc msgpackc xxhash hwloc czmq zmq sodium bsd md uuid stdc++)
+foreach(file crypto jansson yaml pcre2-8 utf8proc msgpackc xxhash hwloc czmq zmq sodium bsd md uuid stdc++ png z jpeg webpdemux webp gif)
   list(APPEND portable_archives portable_lib${file}.a)
 endforeach()
 archive(CRYPTO ${portable_alone} libcrypto.a)
@@ -73,6 +73,10 @@ archive(XXHASH ${portable_any} libxxhash.a)
 archive(HWLOC ${portable_any} libhwloc.a q_portable_absent)
 archive(CZMQ ${portable_any} libczmq.a libzmq.a libsodium.a libbsd.a libmd.a libuuid.a libstdc++.a q_portable_absent)
 archive(EDIT ${portable_any} libedit.a libtinfo.a libbsd.a) # behind CZMQ, which says what libbsd.a needs
+archive(PNG ${portable_any} libpng.a libz.a)
+archive(JPEG ${portable_any} libjpeg.a)
+archive(WEBP ${portable_any} libwebpdemux.a libwebp.a)
+archive(GIF ${portable_any} libgif.a)
 archive(CURL ${portable_any} q_portable_curl)
 if(QUIRE_SANITIZE OR QUIRE_FUZZ)
   set(QUIRE_PORTABLE OFF) # a sanitizer's run time is of this machine alone

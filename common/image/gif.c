@@ -52,9 +52,9 @@ static bool read_extension(GifFileType *gif, int *transparent)
 }
 
 /* Reads up to the first frame and its description. */
-static enum q_code find_frame(GifFileType *gif, int *transparent, const struct source *s,
-                              struct q_err *e)
+static enum q_code find_frame(GifFileType *gif, int *transparent, struct q_err *e)
 {
+    const struct source *s = gif->UserData;
     GifRecordType kind;
     for (;;) {
         if (DGifGetRecordType(gif, &kind) != GIF_OK)
@@ -89,7 +89,7 @@ static void read_palette(unsigned char *colors, const GifFileType *gif, int tran
 
 /* The frame lies in the image. row: [width of the frame]. */
 static enum q_code draw_frame(struct image *out, GifFileType *gif, const unsigned char *colors,
-                              unsigned char *row, const struct source *s, struct q_err *e)
+                              unsigned char *row, struct q_err *e)
 {
     static const struct {
         size_t first, step;
@@ -102,7 +102,7 @@ static enum q_code draw_frame(struct image *out, GifFileType *gif, const unsigne
         const size_t step = frame->Interlace ? interlaced[i_pass].step : plain->step;
         for (size_t y = first; y < height; y += step) {
             if (DGifGetLine(gif, row, frame->Width) != GIF_OK)
-                return fail_read(gif->Error, s, e);
+                return fail_read(gif->Error, gif->UserData, e);
             unsigned char *to =
                 out->rgb + (((size_t)frame->Top + y) * out->width + (size_t)frame->Left) * 3;
             for (size_t x = 0; x < width; x++)
@@ -112,13 +112,13 @@ static enum q_code draw_frame(struct image *out, GifFileType *gif, const unsigne
     return Q_OK;
 }
 
-static enum q_code decode(struct image *out, GifFileType *gif, const struct source *s,
-                          struct q_err *e)
+static enum q_code decode(struct image *out, GifFileType *gif, struct q_err *e)
 {
+    const struct source *s = gif->UserData;
     const GifImageDesc *frame = &gif->Image;
     unsigned char colors[COLORS * 3], *row = NULL;
     int transparent = NO_TRANSPARENT_COLOR;
-    enum q_code rc = find_frame(gif, &transparent, s, e);
+    enum q_code rc = find_frame(gif, &transparent, e);
     if (rc)
         return rc;
     /* Four numbers of 16 bits in the file. */
@@ -135,7 +135,7 @@ static enum q_code decode(struct image *out, GifFileType *gif, const struct sour
     if (!(row = q_alloc((size_t)frame->Width)))
         return q_fail(e, Q_NO_MEMORY, "image: GIF: out of memory");
     read_palette(colors, gif, transparent);
-    rc = draw_frame(out, gif, colors, row, s, e);
+    rc = draw_frame(out, gif, colors, row, e);
     q_free(row);
     return rc;
 }
@@ -149,7 +149,7 @@ FALLIBLE image_decode_gif(struct image *out, const struct image_file *f, unsigne
     GifFileType *gif = DGifOpen(&s, read_bytes, &error);
     if (!gif)
         return fail_read(error, &s, e);
-    enum q_code rc = decode(out, gif, &s, e);
+    enum q_code rc = decode(out, gif, e);
     (void)DGifCloseFile(gif, &error); /* its failures are of files that it opened itself */
     return rc;
 }

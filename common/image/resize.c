@@ -12,11 +12,12 @@
 
 #define WEIGHT_BITS 22 /* fractional bits; 8 are left for the byte and 2 for sign and overshoot */
 
+/* The weights of one direction; none (first is NULL) where the size stays. */
 struct taps {
-    uint32_t *first; /* [n_out] the first input pixel of each output pixel */
-    uint32_t *n;     /* [n_out] and how many there are */
-    int32_t *weight; /* [n_out][n_max] */
-    uint32_t n_max;
+    uint32_t n_in, n_out, n_max;
+    uint32_t *first; /* [n_out] the first input pixel of each output pixel, */
+    uint32_t *n;     /* [n_out] how many there are */
+    int32_t *weight; /* [n_out][n_max] and their weights */
 };
 
 /* ---- filters ---- */
@@ -69,42 +70,49 @@ static void taps_release(struct taps *t)
     *t = (struct taps){0};
 }
 
-/* Nothing if the size stays. */
+/* Those of output pixel x. exact: [n_max], scratch. */
+static void set_taps(struct taps *t, uint32_t x, enum image_filter f, double *exact)
+{
+    const double scale = (double)t->n_in / t->n_out, stretch = scale < 1.0 ? 1.0 : scale;
+    const double support = filters[f].support * stretch, per_pixel = 1.0 / stretch;
+    const double center = (x + 0.5) * scale;
+    const double begin = center - support + 0.5, end = center + support + 0.5;
+    const uint32_t first = begin > 0 ? (uint32_t)begin : 0;
+    const uint32_t n = (end < t->n_in ? (uint32_t)end : t->n_in) - first;
+    const size_t at = (size_t)x * t->n_max;
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        exact[i] = filters[f].at((i + first - center + 0.5) * per_pixel);
+        sum += exact[i];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const double w = (sum != 0.0 ? exact[i] / sum : exact[i]) * (1 << WEIGHT_BITS);
+        t->weight[at + i] = (int32_t)(w < 0 ? w - 0.5 : w + 0.5);
+    }
+    t->first[x] = first;
+    t->n[x] = n;
+}
+
 static enum q_code taps_init(struct taps *t, uint32_t n_in, uint32_t n_out, enum image_filter f,
                              struct q_err *e)
 {
-    const double scale = (double)n_in / n_out, stretch = scale < 1.0 ? 1.0 : scale;
-    const double support = filters[f].support * stretch, per_pixel = 1.0 / stretch;
+    const double stretch = n_in > n_out ? (double)n_in / n_out : 1.0;
+    *t = (struct taps){
+        .n_in = n_in,
+        .n_out = n_out,
+        .n_max = (uint32_t)ceil(filters[f].support * stretch) * 2 + 1,
+    };
     if (n_in == n_out)
         return Q_OK;
-    t->n_max = (uint32_t)ceil(support) * 2 + 1;
     double *exact = q_alloc(t->n_max * sizeof *exact);
     t->first = q_alloc(n_out * sizeof *t->first);
     t->n = q_alloc(n_out * sizeof *t->n);
     t->weight = q_alloc((size_t)n_out * t->n_max * sizeof *t->weight);
-    if (!exact || !t->first || !t->n || !t->weight) {
-        q_free(exact);
-        return q_fail(e, Q_NO_MEMORY, "image: out of memory for weights");
-    }
-    for (uint32_t x = 0; x < n_out; x++) {
-        const double center = (x + 0.5) * scale;
-        const double low = center - support + 0.5, high = center + support + 0.5;
-        const uint32_t first = low > 0 ? (uint32_t)low : 0;
-        const uint32_t end = high < n_in ? (uint32_t)high : n_in;
-        double sum = 0;
-        t->first[x] = first;
-        t->n[x] = end - first;
-        for (uint32_t i = 0; i < end - first; i++) {
-            exact[i] = filters[f].at((i + first - center + 0.5) * per_pixel);
-            sum += exact[i];
-        }
-        for (uint32_t i = 0; i < end - first; i++) {
-            const double w = (sum != 0.0 ? exact[i] / sum : exact[i]) * (1 << WEIGHT_BITS);
-            t->weight[(size_t)x * t->n_max + i] = (int32_t)(w < 0 ? w - 0.5 : w + 0.5);
-        }
-    }
+    const bool is_complete = exact && t->first && t->n && t->weight;
+    for (uint32_t x = 0; is_complete && x < n_out; x++)
+        set_taps(t, x, f, exact);
     q_free(exact);
-    return Q_OK;
+    return is_complete ? Q_OK : q_fail(e, Q_NO_MEMORY, "image: out of memory for weights");
 }
 
 /* ---- passes ---- */
@@ -115,11 +123,10 @@ static inline unsigned char to_byte(int32_t sum)
     return (unsigned char)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
-/* from: [width in][3], to: [width][3]. */
-static void resize_row(unsigned char *to, const unsigned char *from, uint32_t width,
-                       const struct taps *t)
+/* from: [n_in][3]; to: [n_out][3]. */
+static void resize_row(unsigned char *to, const unsigned char *from, const struct taps *t)
 {
-    for (uint32_t x = 0; x < width; x++, to += 3) {
+    for (uint32_t x = 0; x < t->n_out; x++, to += 3) {
         const unsigned char *p = from + (size_t)t->first[x] * 3;
         const int32_t *weight = t->weight + (size_t)x * t->n_max;
         int32_t r = 1 << (WEIGHT_BITS - 1), g = r, b = r;
@@ -134,74 +141,80 @@ static void resize_row(unsigned char *to, const unsigned char *from, uint32_t wi
     }
 }
 
-/* to[n] = the rows from[0], from[n], … with weights[n_row]. sums: [n], scratch. */
-static void add_rows(unsigned char *restrict to, const unsigned char *restrict from, size_t n,
-                     const int32_t *weights, uint32_t n_row, int32_t *restrict sums)
+static enum q_code resize_rows(struct image *out, const struct image *in, const struct taps *t,
+                               struct q_err *e)
 {
-    for (size_t i = 0; i < n; i++)
-        sums[i] = 1 << (WEIGHT_BITS - 1);
-    for (uint32_t i_row = 0; i_row < n_row; i_row++, from += n) {
-        const int32_t weight = weights[i_row];
-        for (size_t i = 0; i < n; i++)
-            sums[i] += from[i] * weight;
-    }
-    for (size_t i = 0; i < n; i++)
-        to[i] = to_byte(sums[i]);
-}
-
-/* Rows [first, first + n) of `in`, `width` wide. */
-static enum q_code resize_rows(struct image *out, const struct image *in, uint32_t width,
-                               uint32_t first, uint32_t n, const struct taps *t, struct q_err *e)
-{
-    enum q_code rc = image_new(out, width, n, IMAGE_PIXELS_MAX, e);
+    enum q_code rc = image_new(out, t->n_out, in->height, IMAGE_PIXELS_MAX, e);
     if (rc)
         return rc;
-    for (uint32_t y = 0; y < n; y++)
-        resize_row(out->rgb + (size_t)y * width * 3, in->rgb + (size_t)(first + y) * in->width * 3,
-                   width, t);
+    for (size_t y = 0; y < in->height; y++)
+        resize_row(out->rgb + y * t->n_out * 3, in->rgb + y * in->width * 3, t);
     return Q_OK;
 }
 
-/* in: rows from `first` on of the image that the taps are of. */
-static enum q_code resize_columns(struct image *out, const struct image *in, uint32_t first,
-                                  uint32_t height, const struct taps *t, struct q_err *e)
+static void add_row(int32_t *restrict sums, const unsigned char *restrict row, size_t n,
+                    int32_t weight)
 {
-    const size_t stride = (size_t)in->width * 3;
-    enum q_code rc = image_new(out, in->width, height, IMAGE_PIXELS_MAX, e);
+    for (size_t i = 0; i < n; i++)
+        sums[i] += row[i] * weight;
+}
+
+static enum q_code resize_columns(struct image *out, const struct image *in, const struct taps *t,
+                                  struct q_err *e)
+{
+    const size_t n = (size_t)in->width * 3;
+    enum q_code rc = image_new(out, in->width, t->n_out, IMAGE_PIXELS_MAX, e);
     if (rc)
         return rc;
-    int32_t *sums = q_alloc(stride * sizeof *sums);
+    int32_t *sums = q_alloc(n * sizeof *sums);
     if (!sums) {
         image_release(out);
         return q_fail(e, Q_NO_MEMORY, "image: out of memory for a row");
     }
-    for (uint32_t y = 0; y < height; y++)
-        add_rows(out->rgb + y * stride, in->rgb + (t->first[y] - first) * stride, stride,
-                 t->weight + (size_t)y * t->n_max, t->n[y], sums);
+    for (size_t y = 0; y < t->n_out; y++) {
+        for (size_t i = 0; i < n; i++)
+            sums[i] = 1 << (WEIGHT_BITS - 1);
+        for (size_t i = 0; i < t->n[y]; i++)
+            add_row(sums, in->rgb + (t->first[y] + i) * n, n, t->weight[y * t->n_max + i]);
+        for (size_t i = 0; i < n; i++)
+            out->rgb[y * n + i] = to_byte(sums[i]);
+    }
     q_free(sums);
     return Q_OK;
+}
+
+/* Rows, of those that the columns need, then columns. */
+static enum q_code resize_both(struct image *out, const struct image *in, const struct taps *across,
+                               struct taps *down, struct q_err *e)
+{
+    const uint32_t first = down->first[0], last = down->n_out - 1;
+    const struct image used = {in->width, down->first[last] + down->n[last] - first,
+                               in->rgb + (size_t)first * in->width * 3};
+    struct image between;
+    enum q_code rc = resize_rows(&between, &used, across, e);
+    if (rc)
+        return rc;
+    for (uint32_t y = 0; y < down->n_out; y++)
+        down->first[y] -= first;
+    rc = resize_columns(out, &between, down, e);
+    image_release(&between);
+    return rc;
 }
 
 static enum q_code resample(struct image *out, const struct image *in, uint32_t width,
                             uint32_t height, enum image_filter f, struct q_err *e)
 {
     struct taps across = {0}, down = {0};
-    struct image between = {0};
     enum q_code rc;
-    if ((rc = taps_init(&across, in->width, width, f, e)) ||
-        (rc = taps_init(&down, in->height, height, f, e)))
-        goto out;
-    if (!across.n) {
-        rc = resize_columns(out, in, 0, height, &down, e);
-    } else if (!down.n) {
-        rc = resize_rows(out, in, width, 0, height, &across, e);
-    } else {
-        const uint32_t first = down.first[0], end = down.first[height - 1] + down.n[height - 1];
-        if (!(rc = resize_rows(&between, in, width, first, end - first, &across, e)))
-            rc = resize_columns(out, &between, first, height, &down, e);
+    if (!(rc = taps_init(&across, in->width, width, f, e)) &&
+        !(rc = taps_init(&down, in->height, height, f, e))) {
+        if (!across.first)
+            rc = resize_columns(out, in, &down, e);
+        else if (!down.first)
+            rc = resize_rows(out, in, &across, e);
+        else
+            rc = resize_both(out, in, &across, &down, e);
     }
-out:
-    image_release(&between);
     taps_release(&across);
     taps_release(&down);
     return rc;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resize - an image of another size, with the bytes that Pillow's Image.resize gives.
+/* resize - an image of another size, with the bytes that Pillow's Image.resize gives (Pillow 11 and
+ * 12; 13 does the columns first in some cases, and its bytes differ by the rounding between).
  *
- * A filter f of support s (0.5 pixels of the output to either side are 0.5 * scale of the input;
- * scale = size in / size out) weights the pixels around the center of each output pixel:
+ * Each output pixel x is a weighted mean of the input pixels i around its center. With the filter f
+ * of support s, and scale = size in / size out:
  *
  *     center = (x + 0.5) * scale,  stretch = max(scale, 1)
- *     w[i] = f((i + 0.5 - center) / stretch) / sum,  |i + 0.5 - center| < s * stretch, about
+ *     w[i] = f((i + 0.5 - center) / stretch) / sum,  i from round(center - s * stretch) to
+ *     round(center + s * stretch) - 1, within the image
  *
  * Rows first, then columns; between them the image is rounded to bytes. Weights are computed in
  * double and rounded to integers of 22 fractional bits, sums are of integers: the result depends on

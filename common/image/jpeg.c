@@ -62,7 +62,7 @@ static _Noreturn void fail_read(j_common_ptr jpeg)
     longjmp(r->on_error, 1);
 }
 
-/* level: -1 of a warning. */
+/* level: -1 of a warning. Nothing else calls what would print. */
 static void on_message(j_common_ptr jpeg, int level)
 {
     if (level >= 0)
@@ -75,11 +75,6 @@ static void on_message(j_common_ptr jpeg, int level)
     case JWRN_MUST_RESYNC: /* a restart marker that is missing */
         fail_read(jpeg);
     }
-}
-
-static void ignore_output(j_common_ptr jpeg)
-{
-    (void)jpeg;
 }
 
 static void check_scans(j_common_ptr jpeg)
@@ -170,7 +165,6 @@ FALLIBLE image_decode_jpeg(struct image *out, const struct image_file *f, unsign
     r.jpeg.client_data = &r;
     r.errors.error_exit = fail_read;
     r.errors.emit_message = on_message;
-    r.errors.output_message = ignore_output;
     r.progress.progress_monitor = check_scans;
     enum q_code rc = run_guarded(&r);
     jpeg_destroy_decompress(&r.jpeg);

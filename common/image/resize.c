@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two passes of a resampling, with the numbers of Pillow's: every rounding here is one of its.
  *
- * The horizontal pass sums the pixels of a row around each output pixel, for the rows that the
- * vertical pass needs. The vertical pass adds whole rows, each times one weight, to a row of sums:
- * that loop is vectorized. */
+ * The horizontal pass sums the pixels of a row around each output pixel. The vertical pass adds
+ * whole rows, each times one weight, to a row of sums: that loop is vectorized. */
 #include "common/image/resize.h"
 #include <math.h>
 #include <stdbool.h>
@@ -183,28 +182,11 @@ static enum q_code resize_columns(struct image *out, const struct image *in, con
     return Q_OK;
 }
 
-/* Rows, of those that the columns need, then columns. */
-static enum q_code resize_both(struct image *out, const struct image *in, const struct taps *across,
-                               struct taps *down, struct q_err *e)
-{
-    const uint32_t first = down->first[0], last = down->n_out - 1;
-    const struct image used = {in->width, down->first[last] + down->n[last] - first,
-                               in->rgb + (size_t)first * in->width * 3};
-    struct image between;
-    enum q_code rc = resize_rows(&between, &used, across, e);
-    if (rc)
-        return rc;
-    for (uint32_t y = 0; y < down->n_out; y++)
-        down->first[y] -= first;
-    rc = resize_columns(out, &between, down, e);
-    image_release(&between);
-    return rc;
-}
-
 static enum q_code resample(struct image *out, const struct image *in, uint32_t width,
                             uint32_t height, enum image_filter f, struct q_err *e)
 {
     struct taps across = {0}, down = {0};
+    struct image between = {0};
     enum q_code rc;
     if (!(rc = taps_init(&across, in->width, width, f, e)) &&
         !(rc = taps_init(&down, in->height, height, f, e))) {
@@ -212,9 +194,10 @@ static enum q_code resample(struct image *out, const struct image *in, uint32_t 
             rc = resize_columns(out, in, &down, e);
         else if (!down.first)
             rc = resize_rows(out, in, &across, e);
-        else
-            rc = resize_both(out, in, &across, &down, e);
+        else if (!(rc = resize_rows(&between, in, &across, e)))
+            rc = resize_columns(out, &between, &down, e);
     }
+    image_release(&between);
     taps_release(&across);
     taps_release(&down);
     return rc;

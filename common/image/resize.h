@@ -23,7 +23,7 @@ enum image_filter { IMAGE_NEAREST = 0, IMAGE_LANCZOS = 1, IMAGE_BILINEAR = 2, IM
 
 /* out: not `in`; need not be initialised, empty after an error. Errors: Q_INVALID (a size of 0, an
  * empty image), Q_UNSUPPORTED (another filter), Q_TOO_LARGE (a side, or the pixels of the result or
- * of the image between the two passes, which is `width` wide and at most as high as `in`),
+ * of the image between the two passes, which is `width` wide and as high as `in`),
  * Q_NO_MEMORY. Messages begin with "image: ". */
 FALLIBLE image_resize(struct image *out, const struct image *in, uint32_t width, uint32_t height,
                       enum image_filter f, struct q_err *e);

@@ -260,6 +260,41 @@ static void test_scans(void **state)
     }
 }
 
+/* Data that libjpeg only warns of: a scan that ends early, a code that is none, a restart marker
+ * with the wrong number. */
+static void test_missing_pixels(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"rgb-444.jpg", "progressive.jpg", "restart.jpg"};
+    struct q_err e = Q_ERR_INIT;
+    struct image image;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct case_file *c = find_case(names[i]);
+        const size_t scan = find_bytes(c, "\xff\xda", 2);
+        for (size_t n = scan + 20; n + 20 < c->file.len; n += 7) {
+            struct buf b = BUF_INIT;
+            if (c->file.data[n - 1] == '\xff')
+                continue;
+            buf_add(&b, c->file.data, n);
+            buf_add(&b, "\xff\xd9", 2);
+            const enum q_code rc = image_decode(&image, b.data, b.len, &e);
+            /* Between two scans of a progressive image nothing is missing but detail. */
+            if (rc != Q_CORRUPT && i != 1)
+                fail_msg("%s, %zu bytes: %s", names[i], n, e.message);
+            image_release(&image);
+            buf_release(&b);
+            q_err_reset(&e);
+        }
+    }
+    const size_t at = find_bytes(find_case("restart.jpg"), "\xff\xd1", 2);
+    expect_changed("restart.jpg", at + 1, "\xd4", 1, Q_CORRUPT, "instead of RST1");
+    const size_t scan = find_bytes(find_case("rgb-444.jpg"), "\xff\xda", 2);
+    expect_changed("rgb-444.jpg", scan + 14, "\xff\0\xff\0\xff\0", 6, Q_CORRUPT, "Huffman");
+    const struct case_file *c = find_case("lossy.webp");
+    assert_fails(image_decode(&image, c->file.data, c->file.len - 1, &e), Q_CORRUPT,
+                 "WebP: cut off after", &e);
+}
+
 /* A directory without an end, offsets outside, numbers that are no orientation. */
 static void test_exif(void **state)
 {
@@ -426,12 +461,12 @@ static void test_resize_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_changed_bytes), cmocka_unit_test(test_no_image),
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_scans),
-        cmocka_unit_test(test_exif),          cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_resized),
-        cmocka_unit_test(test_resize_errors),
+        cmocka_unit_test(test_goldens),        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_changed_bytes),  cmocka_unit_test(test_no_image),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_missing_pixels), cmocka_unit_test(test_exif),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_resized),        cmocka_unit_test(test_resize_errors),
     };
     return cmocka_run_group_tests(tests, read_cases, release_cases);
 }

@@ -260,7 +260,9 @@ def make_gif():
     samples = rng.integers(0, 16, (H, W), dtype=np.uint8)
     plain = gif_parts(samples, palette, interlace=0)
     add("plain.gif", plain)
-    add("interlaced.gif", gif_parts(samples, palette, interlace=1))
+    large = gif_parts(rng.integers(0, 16, (18, 17), dtype=np.uint8), palette, interlace=1)  # smaller ones Pillow does not interlace
+    assert large[large.index(b"\x2c" + bytes(4) + large[6:10]) + 9] & 0x40
+    add("interlaced.gif", large)
     clear = gif_parts(samples, palette, transparency=int(samples[1, 1]), interlace=0)
     add("transparent.gif", clear)
     add("one.gif", gif_parts(samples[:1, :1], palette))

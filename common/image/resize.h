@@ -18,7 +18,7 @@
 #define QUIRE_COMMON_IMAGE_RESIZE_H
 #include "common/image/image.h"
 
-/* The numbers are those of PIL.Image.Resampling, which "resample" of preprocessor_config.json has. */
+/* Numbers of PIL.Image.Resampling, as "resample" of preprocessor_config.json has them. */
 enum image_filter { IMAGE_NEAREST = 0, IMAGE_LANCZOS = 1, IMAGE_BILINEAR = 2, IMAGE_BICUBIC = 3 };
 
 /* out: not `in`; need not be initialised, empty after an error. Errors: Q_INVALID (a size of 0, an

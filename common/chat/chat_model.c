@@ -102,6 +102,7 @@ FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const ch
 FALLIBLE chat_model_tags(struct chat_model *m, const struct tokenizer *t, struct q_err *e)
 {
     struct parser_before before;
+    m->tokenizer = t;
     parser_reasoning_before(&before, m->reasoning_parser,
                             m->template ? chat_source(m->template) : NULL, "", 0);
     return thinking_tags(&m->reasoning_tags, t, &before, e);

@@ -20,6 +20,8 @@ struct chat_model {
     bool parse_special;                         /* --parse-special-in-content */
     const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
                                                  * template shows; NULL: no such format */
+    const struct tokenizer
+        *tokenizer;            /* of the vocabulary; NULL: none. Borrowed, chat_model_tags */
     struct buf reasoning_tags; /* with which the model may begin to reason (thinking.h) */
 };
 /* The options' own values, before anything is read: --chat-template-content-format,
@@ -31,8 +33,9 @@ FALLIBLE chat_model_check(const struct options *o, struct q_err *e);
  * given). */
 FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
                          const char *tokenizer_path, struct q_err *e);
-/* m->reasoning_tags, by the vocabulary. Without it an answer under a grammar has no reasoning but
- * what its prompt opens. Errors: Q_NO_MEMORY. */
+/* m->reasoning_tags, by the vocabulary, which m->tokenizer borrows for the texts of image tokens.
+ * Without it an answer under a grammar has no reasoning but what its prompt opens, and templates
+ * get no lists with images. Errors: Q_NO_MEMORY. */
 FALLIBLE chat_model_tags(struct chat_model *m, const struct tokenizer *t, struct q_err *e);
 void chat_model_release(struct chat_model *m); /* all zero is the empty value */
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Templates expect the messages of transformers, and requests have those of OpenAI. This file
- * converts a copy of the messages: content becomes one string, a refusal becomes content, and the
- * arguments of a tool call become an object. OpenAI's older form of calls (function_call, and role
- * "function" for the result), which templates do not support, is converted to the newer form.
- * Results keep the order of the request, as in vLLM; only mistral-common's format sorts them by
- * the calls (common/template/mistral.c). */
+ * converts a copy of the messages: content becomes one string, or a list of parts where it has
+ * images; a refusal becomes content, and the arguments of a tool call become an object. OpenAI's
+ * older form of calls (function_call, and role "function" for the result), which templates do not
+ * support, is converted to the newer form. Results keep the order of the request, as in vLLM; only
+ * mistral-common's format sorts them by the calls (common/template/mistral.c). */
 #include "common/chat/messages.h"
 #include <stdbool.h>
 #include <string.h>
@@ -40,51 +40,139 @@ static const char *text_member(const char *type)
     return type ? NULL : "text";
 }
 
-/* Its text, or the marks of its items. *is_text: of the part before, and then of this one. */
-static enum q_code add_part(const struct reader *r, const struct part_place *at, const json_t *part,
-                            bool *is_text, struct buf *text, struct q_err *e)
+struct content {                      /* of a message, as its parts are read */
+    json_t *list;                     /* of {"type": "text", "text": …} and {"type": "image"} */
+    struct buf text;                  /* of the part that the list does not have yet */
+    enum { NO_TEXT, TEXT, MARK } end; /* what that part ends with; NO_TEXT: there is none */
+    bool has_image;
+};
+
+static FALLIBLE append(struct content *c, json_t *part, struct q_err *e)
+{
+    return json_array_append_new(c->list, part) ? q_fail(e, Q_NO_MEMORY, "messages: out of memory")
+                                                : Q_OK;
+}
+
+static FALLIBLE end_text(struct content *c, struct q_err *e)
+{
+    if (c->end == NO_TEXT)
+        return Q_OK;
+    enum q_code rc = buf_check(&c->text, "messages: a text of the content", e);
+    if (!rc)
+        rc = append(c,
+                    json_pack("{s:s,s:o}", "type", "text", "text",
+                              json_stringn_nocheck(buf_str(&c->text), c->text.len)),
+                    e);
+    c->text.len = 0;
+    c->end = NO_TEXT;
+    return rc;
+}
+
+/* An image is a part of the list; a mark is text, and goes on with the text beside it. */
+static FALLIBLE add_items(struct content *c, const struct reader *r, const struct item_type *type,
+                          const struct part_place *at, const json_t *part, struct q_err *e)
+{
+    const bool is_image = item_type_is_image(type);
+    const size_t first = r->parts->list.n;
+    enum q_code rc = parts_add(r->parts, type, part, at, is_image ? NULL : &c->text, e);
+    if (rc || !is_image) {
+        c->end = MARK;
+        return rc;
+    }
+    rc = end_text(c, e);
+    c->has_image = true;
+    for (size_t i = first; i < r->parts->list.n && !rc; i++)
+        rc = append(c, json_pack("{s:s}", "type", "image"), e);
+    return rc;
+}
+
+static FALLIBLE add_part(struct content *c, const struct reader *r, const struct part_place *at,
+                         const json_t *part, struct q_err *e)
 {
     const struct parts none = {.types = NULL}, *known = r->parts ? r->parts : &none;
     const char *type = json_string_value(json_object_get(part, "type")),
                *member = text_member(type);
     const json_t *t = json_is_string(part) || !member ? part : json_object_get(part, member);
     const struct item_type *found = member ? NULL : parts_type(known, type);
-    const bool was_text = *is_text;
-    *is_text = member != NULL;
+    enum q_code rc;
     if (found)
-        return parts_add(r->parts, found, part, at, text, e);
+        return add_items(c, r, found, at, part, e);
     if (!member)
         return parts_no_type(known, type, at->i_message, e);
     if (!json_is_string(t))
         return q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"%s\"",
                       at->i_message, at->i_part, member);
-    if (was_text)
-        buf_add_char(text, '\n');
-    buf_add(text, json_string_value(t), json_string_length(t));
+    if (c->end == TEXT && (rc = end_text(c, e)))
+        return rc;
+    buf_add(&c->text, json_string_value(t), json_string_length(t));
+    c->end = TEXT;
     return Q_OK;
 }
 
-/* ["a", {"type":"text","text":"b"}] -> "a\nb", as vLLM does for templates that want strings. */
-static enum q_code join_parts(const struct reader *r, json_t *message, const json_t *parts,
+/* ["a", {"type":"text","text":"b"}] -> "a\nb", as vLLM does for templates that want strings.
+ * *next: as of parts_mark_image. */
+static FALLIBLE join(json_t *message, const json_t *list, const struct parts *p, size_t *next,
+                     struct q_err *e)
+{
+    struct buf text = BUF_INIT;
+    size_t i;
+    json_t *part;
+    json_array_foreach ((json_t *)list, i, part) {
+        const json_t *t = json_object_get(part, "text");
+        if (i)
+            buf_add_char(&text, '\n');
+        if (t)
+            buf_add(&text, json_string_value(t), json_string_length(t));
+        else
+            parts_mark_image(p, next, &text);
+    }
+    enum q_code rc = buf_check(&text, "messages: the joined content", e);
+    if (rc == Q_OK && json_object_set_new(message, "content",
+                                          json_stringn_nocheck(buf_str(&text), text.len)) != 0)
+        rc = q_fail(e, Q_NO_MEMORY, "messages: out of memory");
+    buf_release(&text);
+    return rc;
+}
+
+static enum q_code read_parts(const struct reader *r, json_t *message, const json_t *parts,
                               struct q_err *e)
 {
     struct part_place at = {
         .i_message = r->i,
         .role = json_string_value(json_object_get(message, "role")),
     };
-    struct buf text = BUF_INIT;
+    struct content c = {.list = json_array(), .text = BUF_INIT};
     enum q_code rc = Q_OK;
-    bool is_text = false;
     json_t *part;
     json_array_foreach ((json_t *)parts, at.i_part, part)
-        if ((rc = add_part(r, &at, part, &is_text, &text, e)) != Q_OK)
+        if ((rc = add_part(&c, r, &at, part, e)) != Q_OK)
             break;
     if (rc == Q_OK)
-        rc = buf_check(&text, "messages: the joined content", e);
-    if (rc == Q_OK && json_object_set_new(message, "content",
-                                          json_stringn_nocheck(buf_str(&text), text.len)) != 0)
+        rc = end_text(&c, e);
+    if (rc == Q_OK && !c.has_image)
+        rc = join(message, c.list, NULL, NULL, e);
+    else if (rc == Q_OK && json_object_set(message, "content", c.list) != 0)
         rc = q_fail(e, Q_NO_MEMORY, "messages: out of memory");
-    buf_release(&text);
+    json_decref(c.list);
+    buf_release(&c.text);
+    return rc;
+}
+
+FALLIBLE messages_join_images(json_t *messages, const struct parts *parts, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    size_t i, next = 0;
+    json_t *m;
+    json_array_foreach (messages, i, m) {
+        json_t *content = json_object_get(m, "content");
+        if (!json_is_array(content))
+            continue;
+        json_incref(content);
+        rc = join(m, content, parts, &next, e);
+        json_decref(content);
+        if (rc)
+            break;
+    }
     return rc;
 }
 
@@ -207,7 +295,7 @@ static enum q_code read_message(struct reader *r, json_t *message, struct q_err 
         return q_fail(e, Q_INVALID, "messages: entry %zu: role \"%.40s\" requires \"content\"", i,
                       role);
     if (json_is_array(content))
-        rc = join_parts(r, message, content, e);
+        rc = read_parts(r, message, content, e);
     return rc != Q_OK ? rc : read_calls(message, i, e);
 }
 

@@ -144,12 +144,43 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
     return mem_check(n_failure, read_turn(t, m, ask, e), "the conversation", e);
 }
 
+/* The form of images that the template takes. source: its text. */
+static FALLIBLE give_images(struct turn *t, const char *source, struct q_err *e)
+{
+    const struct item_type *type = parts_image_type(&t->parts);
+    bool all;
+    enum q_code rc;
+    if (!type)
+        return Q_OK;
+    if ((rc = parts_literals(&t->parts, t->model->tokenizer, &all, e)))
+        return rc;
+    const char *literal = t->parts.literals[type - t->parts.types->rows];
+    t->parts.in_list = all && chat_takes_images(t->model->content, source, literal);
+    return t->parts.in_list ? Q_OK : messages_join_images(t->messages, &t->parts, e);
+}
+
+/* Render and take the items' places. content: NULL, or the ranges of the request's text. */
+static FALLIBLE render_parts(struct turn *t, const struct chat_request *r, struct buf *prompt,
+                             struct ranges *content, struct q_err *e)
+{
+    struct template_fault fault = {0};
+    const size_t from = prompt->len;
+    struct chat_request with = *r;
+    struct ranges own = RANGES_INIT; /* which literals are the template's, in any case */
+    with.origin = !content && t->parts.in_list ? &own : content;
+    enum q_code rc = chat_render(t->model->template, &with, prompt, &fault, e);
+    if (rc == Q_OK)
+        rc = buf_check(prompt, "the rendered conversation", e);
+    if (rc == Q_OK)
+        rc = parts_take(&t->parts, prompt, from, with.origin, e);
+    ranges_release(&own);
+    return rc;
+}
+
 static FALLIBLE render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e)
 {
     const struct turn_ask *a = &t->ask;
     const struct chat_model *m = t->model;
-    struct template_fault fault = {0};
-    const size_t from = prompt->len;
     json_t *kwargs;
     enum q_code rc;
     if (!m->template)
@@ -161,7 +192,8 @@ static FALLIBLE render(struct turn *t, struct buf *prompt, struct ranges *conten
     const char *source = a->chat_template ? a->chat_template
                          : t->tools       ? chat_tool_source(m->template)
                                           : chat_source(m->template);
-    if ((rc = thinking_kwargs(&kwargs, a, source, e)) != Q_OK)
+    if ((rc = give_images(t, source, e)) != Q_OK ||
+        (rc = thinking_kwargs(&kwargs, a, source, e)) != Q_OK)
         return rc;
     if (m->kwargs && json_object_update_missing(kwargs, m->kwargs) != 0) { /* the server's */
         json_decref(kwargs);
@@ -175,15 +207,10 @@ static FALLIBLE render(struct turn *t, struct buf *prompt, struct ranges *conten
         .add_generation_prompt = a->add_generation_prompt,
         .continue_final_message = a->continue_final_message,
         .content = m->content,
-        .origin = m->parse_special ? NULL : content,
         .template_source = a->chat_template,
     };
-    rc = chat_render(m->template, &r, prompt, &fault, e);
+    rc = render_parts(t, &r, prompt, m->parse_special ? NULL : content, e);
     json_decref(kwargs);
-    if (rc == Q_OK)
-        rc = buf_check(prompt, "the rendered conversation", e);
-    if (rc == Q_OK)
-        rc = parts_take(&t->parts, prompt, from, content, e);
     return rc == Q_OK ? rc : q_wrap(e, "messages");
 }
 

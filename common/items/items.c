@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include "common/file.h"
 #include "common/hub/safetensors.h"
+#include "common/items/item_image.h"
+#include "common/items/items_internal.h"
 #include "common/items/npy.h"
 #include "common/json_kind.h"
 #include "common/mem.h"
@@ -239,32 +241,32 @@ static FALLIBLE read_dtype(struct item_array *a, bool *is_i64, const json_t *v, 
                   "dtype: expected \"float32\", \"uint8\", \"int32\", \"float64\" or \"int64\"");
 }
 
-static FALLIBLE not_base64(struct q_err *e)
+static FALLIBLE not_base64(const char *member, struct q_err *e)
 {
-    return q_fail(e, Q_INVALID, "data: not base64 (with + and /, without white space)");
+    return q_fail(e, Q_INVALID, "%s: not base64 (with + and /, without white space)", member);
 }
 
-/* *out: allocated. */
-static FALLIBLE decode_base64(unsigned char **out, size_t *n, const json_t *v, struct q_err *e)
+FALLIBLE item_base64(unsigned char **out, size_t *n, const struct item_text *from, struct q_err *e)
 {
-    const char *text = json_string_value(v);
-    const size_t n_text = json_string_length(v);
+    const char *text = from->data, *member = from->member;
+    const size_t n_text = from->n;
     size_t n_pad = 0;
     if (!text || n_text % 4 || n_text > INT_MAX)
-        return q_fail(e, Q_INVALID, "data: expected base64 text (a multiple of 4 characters)");
+        return q_fail(e, Q_INVALID, "%s: expected base64 text (a multiple of 4 characters)",
+                      member);
     while (n_pad < 2 && n_pad < n_text && text[n_text - 1 - n_pad] == '=')
         n_pad++;
     /* The decoder skips white space, and a "-" at the end. */
     if (memchr(text, '=', n_text - n_pad) || strpbrk(text, " \t\r\n-_"))
-        return not_base64(e);
+        return not_base64(member, e);
     *out = q_alloc(n_text / 4 * 3 + 1);
     if (!*out)
-        return q_fail(e, Q_NO_MEMORY, "data: out of memory");
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory", member);
     const int got = EVP_DecodeBlock(*out, (const unsigned char *)text, (int)n_text);
     if (got < 0 || (size_t)got < n_pad) {
         q_free(*out);
         *out = NULL;
-        return not_base64(e);
+        return not_base64(member, e);
     }
     *n = (size_t)got - n_pad;
     return Q_OK;
@@ -274,12 +276,14 @@ static FALLIBLE read_base64(struct reading *r, const json_t *v, struct q_err *e)
 {
     struct item_array a = {.n_dim = 0};
     bool is_i64 = false;
+    const json_t *given = json_object_get(v, "data");
+    const struct item_text text = {"data", json_string_value(given), json_string_length(given)};
     unsigned char *data = NULL;
     size_t n = 0;
     enum q_code rc;
     if ((rc = read_dtype(&a, &is_i64, json_object_get(v, "dtype"), e)) ||
         (rc = read_shape(&a, json_object_get(v, "shape"), e)) ||
-        (rc = decode_base64(&data, &n, json_object_get(v, "data"), e)))
+        (rc = item_base64(&data, &n, &text, e)))
         return rc;
     if (item_array_bytes(&a) == SIZE_MAX)
         rc = q_fail(e, Q_INVALID, "shape: more than 2^64 bytes");
@@ -296,25 +300,28 @@ static FALLIBLE read_base64(struct reading *r, const json_t *v, struct q_err *e)
  * They are read and not mapped: others may cut them meanwhile, and an access to a mapping behind
  * the end of its file ends the process. */
 
-static FALLIBLE allowed_path(char out[PATH_MAX], const struct item_rules *rules, const char *path,
-                             struct q_err *e)
+FALLIBLE item_path(char out[PATH_MAX], const struct item_rules *rules, const char *path,
+                   const char *member, struct q_err *e)
 {
     char dir[PATH_MAX];
     if (!rules->files)
         return q_fail(e, Q_UNSUPPORTED,
-                      "path: this server reads no files; send the numbers, or start it with "
-                      "--allowed-local-media-path");
+                      "%s: this server reads no files; send the data, or start it with "
+                      "--allowed-local-media-path",
+                      member);
     if (!path)
-        return q_fail(e, Q_INVALID, "path: expected a string");
+        return q_fail(e, Q_INVALID, "%s: expected a string", member);
     if (!rules->dir)
-        return realpath(path, out) ? Q_OK
-                                   : q_fail(e, Q_INVALID, "path: %.200s cannot be read", path);
+        return realpath(path, out)
+                   ? Q_OK
+                   : q_fail(e, Q_INVALID, "%s: %.200s cannot be read", member, path);
     /* The same of a file elsewhere and of none: a client does not learn which files there are. */
     const size_t n = realpath(rules->dir, dir) ? strlen(dir) : 0;
     if (!n || !realpath(path, out) || strncmp(out, dir, n) != 0 ||
         (out[n] != '/' && dir[n - 1] != '/'))
         return q_fail(e, Q_INVALID,
-                      "path: %.200s is no file in the folder of --allowed-local-media-path", path);
+                      "%s: %.200s is no file in the folder of --allowed-local-media-path", member,
+                      path);
     return Q_OK;
 }
 
@@ -438,8 +445,32 @@ static FALLIBLE read_path(struct reading *r, const json_t *v, struct q_err *e)
         return q_fail(e, Q_INVALID, "path: has a NUL");
     if (name && !json_is_null(name) && !tensor)
         return q_fail(e, Q_INVALID, "tensor: expected a string, got %s", json_kind(name));
-    enum q_code rc = allowed_path(path, r->rules, text, e);
+    enum q_code rc = item_path(path, r->rules, text, "path", e);
     return rc ? rc : read_file(r, path, tensor, e);
+}
+
+/* The pixels are what a modality of images takes: [height][width][3] bytes. */
+static FALLIBLE read_image(struct reading *r, const json_t *v, struct q_err *e)
+{
+    struct image image = {.rgb = NULL};
+    enum q_code rc = item_image_read(&image, v, r->rules, e);
+    if (!rc) {
+        struct item_array a = {
+            .dtype = ITEM_U8,
+            .n_dim = 3,
+            .dims = {image.height, image.width, 3},
+        };
+        rc = add_bytes(r, &a, &(struct source){.data = image.rgb}, false, e);
+    }
+    image_release(&image);
+    return rc;
+}
+
+/* In a content part of a modality of images, and, by {"url": …}, in multi_modal_data. */
+static bool may_be_image(const struct reading *r, const json_t *v)
+{
+    return r->type ? item_type_is_image(r->type) && item_image_is(v)
+                   : json_object_get(v, "url") != NULL;
 }
 
 static FALLIBLE read_object(struct reading *r, const json_t *v, struct q_err *e)
@@ -448,6 +479,8 @@ static FALLIBLE read_object(struct reading *r, const json_t *v, struct q_err *e)
     const bool has_path = json_object_get(v, "path"), has_data = json_object_get(v, "data");
     const char *key;
     json_t *member;
+    if (may_be_image(r, v))
+        return read_image(r, v, e);
     if (has_path == has_data)
         return q_fail(e, Q_INVALID, "expected either data (with dtype and shape) or path");
     json_object_foreach ((json_t *)(uintptr_t)v, key, member) {
@@ -469,8 +502,9 @@ static FALLIBLE read_object(struct reading *r, const json_t *v, struct q_err *e)
 static FALLIBLE read_modality(struct reading *r, const json_t *v, struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    r->is_all = json_is_object(v);
-    if (r->is_all)
+    r->is_all = json_is_object(v) && !json_object_get(v, "url"); /* an image is one item */
+    r->index = 0;
+    if (json_is_object(v))
         return read_object(r, v, e) ? in_item(r, e) : Q_OK;
     if (!json_is_array(v)) {
         r->is_all = true;
@@ -537,6 +571,11 @@ void item_list_end(struct item_list *l)
 
 /* ---- content parts ---- */
 
+bool item_type_is_image(const struct item_type *t)
+{
+    return !strcmp(t->part_type, ITEM_IMAGE_PART) && t->n_dim == 3 && t->dims[2] == 3;
+}
+
 /* "[1…5, 3]"; without a type the item's own shape. */
 static void shape_text(char out[SHAPE_TEXT], const struct item_array *a, const struct item_type *t)
 {
@@ -580,10 +619,13 @@ static FALLIBLE read_part_item(struct reading *r, const json_t *v, struct q_err 
 {
     const size_t first = r->list->n;
     enum q_code rc;
-    if (json_is_object(v))
+    if (json_is_object(v) || may_be_image(r, v))
         rc = read_object(r, v, e);
     else if (json_is_array(v) || json_is_number(v))
         rc = read_nested(r, v, e);
+    else if (item_type_is_image(r->type))
+        rc = q_fail(e, Q_INVALID, "expected {\"url\": \"data:image/png;base64,…\"}, got %s",
+                    json_kind(v));
     else
         rc = q_fail(e, Q_INVALID, "expected numbers, or an object with data or path, got %s",
                     json_kind(v));

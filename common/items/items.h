@@ -3,10 +3,12 @@
  *
  *     {"actions": [[0.1, 0.2, 0.3], {"data": base64, "dtype": "float32", "shape": [3]},
  *                  {"path": "a.npy"}, {"path": "a.safetensors", "tensor": "x"}],
+ *      "image": [{"url": "data:image/png;base64,…"}],
  *      "frames": {"data": base64, "dtype": "uint8", "shape": [2, 24, 24]}}
  *
  * A modality is a list of items, or one array whose first dimension counts them. Paths are read
- * only where the rules allow files. Threads: reentrant. */
+ * only where the rules allow files. An image (item_image.h) becomes an array of bytes, [height,
+ * width, 3]. Threads: reentrant. */
 #ifndef QUIRE_COMMON_ITEMS_ITEMS_H
 #define QUIRE_COMMON_ITEMS_ITEMS_H
 #include <jansson.h>
@@ -17,6 +19,8 @@
 
 #define ITEM_LIST_MAX   65536u              /* items of a request */
 #define ITEM_LIST_BYTES ((size_t)256 << 20) /* of all of them */
+
+#define ITEM_IMAGE_PART "image_url" /* the part type of OpenAI's API */
 
 struct item_rules {
     bool files;      /* {"path": …} is allowed, */
@@ -36,6 +40,8 @@ struct item_list {
  * "multi_modal_data: " and names the item. */
 FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct item_rules *rules,
                         struct q_err *e);
+/* Do items of the type have the part type of images, and their shape, [height, width, 3]? */
+bool item_type_is_image(const struct item_type *t);
 /* The value of a content part of this type: an item, a list of items, or an array whose first
  * dimension counts them, added to the list, whose names are borrowed from the type. first: items of
  * this modality before it. Their data are offsets until item_list_end. Errors: as item_list_read,

@@ -298,8 +298,9 @@ static json_t *reasoning_of(const json_t *message)
     return NULL;
 }
 
-/* Does a statement {% for x in m.content %} go through a message's content? */
-static bool loops_over_content(const char *source)
+/* Does a statement {% for x in m.content %} go through a message's content? in_macros: also one
+ * {% for x in content %}, as macros have it that write a content. */
+static bool loops_over_content(const char *source, bool in_macros)
 {
     static const char *const forms[] = {".content", "['content']", "[\"content\"]"};
     for (const char *tag = strstr(source, "{%"); tag; tag = strstr(tag + 2, "{%")) {
@@ -308,6 +309,8 @@ static bool loops_over_content(const char *source)
         const char *end = strstr(at, "%}"), *in = strstr(at, " in ");
         if (strncmp(at, "for ", 4) != 0 || !end || !in || in > end)
             continue;
+        if (in_macros && !strncmp(in + 4 + strspn(in + 4, " "), "content", 7))
+            return true;
         for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
             const char *form = strstr(in, forms[i]);
             if (form && form < end)
@@ -315,6 +318,16 @@ static bool loops_over_content(const char *source)
         }
     }
     return false;
+}
+
+bool chat_takes_images(enum chat_content content, const char *source, const char *token)
+{
+    static const char *const words[] = {"'image'", "\"image\"", "'image_url'", "\"image_url\""};
+    bool has_word = *token && strstr(source, token);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        has_word |= strstr(source, words[i]) != NULL;
+    return content == CHAT_CONTENT_OPENAI ||
+           (content == CHAT_CONTENT_AUTO && has_word && loops_over_content(source, true));
 }
 
 struct form {           /* how a template wants OpenAI's messages */
@@ -329,7 +342,7 @@ static struct form form_of(const struct chat_request *r, const char *source)
     f.system = !strstr(source, "'developer'") && !strstr(source, "\"developer\"");
     f.parts = r->content == CHAT_CONTENT_OPENAI;
     if (r->content == CHAT_CONTENT_AUTO)
-        f.parts = loops_over_content(source) && !strstr(source, "is string") &&
+        f.parts = loops_over_content(source, false) && !strstr(source, "is string") &&
                   !strstr(source, "is not string");
     return f;
 }

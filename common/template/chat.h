@@ -38,6 +38,11 @@ enum chat_content {
     CHAT_CONTENT_OPENAI  /* [{"type": "text", "text": …}] */
 };
 
+/* Does a template with this source write images as content parts, {"type": "image"}? OPENAI: yes,
+ * AUTO: if it iterates over a message's content, also where it accepts a string as well, and has
+ * something for an image: the word as a type of a part, or `token`, the model's image token. */
+bool chat_takes_images(enum chat_content content, const char *source, const char *token);
+
 struct chat_request {       /* all borrowed, NULL = absent */
     const json_t *messages; /* array of objects, already checked for shape */
     const json_t *tools;    /* array or NULL */
@@ -46,8 +51,8 @@ struct chat_request {       /* all borrowed, NULL = absent */
     const char *template_source; /* request's own template (only if the operator allows it) */
     bool add_generation_prompt;
     bool continue_final_message;
-    /* Other than AS_IS: messages are OpenAI's, with text as content; role developer is system for
-     * templates without it. */
+    /* Other than AS_IS: messages are OpenAI's, with text as content, or parts as the template wants
+     * them (chat_takes_images); role developer is system for templates without it. */
     enum chat_content content;
     int64_t now;
     /* NULL, or receives the ranges of the request's text in the output: messages, tools, documents,

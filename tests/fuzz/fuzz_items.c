@@ -103,6 +103,34 @@ static void try_part(const char *text, size_t n)
     json_decref(v);
 }
 
+/* A content part that is an image. */
+static void try_image(const char *text, size_t n)
+{
+    static const struct item_rules rules = {.files = false};
+    static const struct item_type type = {
+        .modality = "image",
+        .part_type = "image_url",
+        .n_dim = 3,
+        .dims = {0, 0, 3},
+        .dims_max = {64, 64},
+    };
+    struct item_list list = ITEM_LIST_INIT;
+    struct q_err e = Q_ERR_INIT;
+    json_t *v = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    if (!v)
+        return;
+    const enum q_code rc = item_list_add(&list, &type, 0, v, &rules, &e);
+    item_list_end(&list);
+    Q_ASSERT(rc ? !strncmp(e.message, "image", 5) : list.n > 0);
+    for (size_t i = 0; i < list.n && !rc; i++) {
+        const struct item_array *a = &list.items[i];
+        Q_ASSERT(a->n_dim == 3 && a->dims[0] <= 64 && a->dims[1] <= 64 && a->dims[2] == 3);
+        read_item(a);
+    }
+    item_list_release(&list);
+    json_decref(v);
+}
+
 /* What an engine says of its modalities: what is read is written the same. */
 static void try_hello(const uint8_t *frame, size_t n)
 {
@@ -126,6 +154,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     if (data[0] == 'p')
         try_part((const char *)data + 1, n - 1);
+    else if (data[0] == 'i')
+        try_image((const char *)data + 1, n - 1);
     else if (data[0] == 'h')
         try_hello(data + 1, n - 1);
     else if (data[0] % 2)

@@ -272,6 +272,7 @@ static void on_reload(uv_signal_t *signal, int number)
 static void on_link_change(void *ctx)
 {
     struct app *a = ctx;
+    a->tasks.reads_images = !a->link || link_engine(a->link)->item_types.n;
     if (a->announced || !a->link || link_state(a->link) != LINK_UP)
         return;
     a->announced = true;
@@ -539,6 +540,7 @@ static enum q_code init(struct app *a, const struct options *o, struct q_err *e)
         return q_fail(e, Q_IO, "cannot make an event loop: %s", uv_strerror(failed));
     tasks_init(&a->tasks, &a->loop);
     a->tasks.reads_files = *o->allowed_local_media_path;
+    a->tasks.reads_images = true; /* until the engine says what it takes */
     return Q_OK;
 }
 

@@ -23,7 +23,7 @@ void tasks_init(struct tasks *s, uv_loop_t *loop)
     snprintf(text, sizeof text, "%u", n);
     setenv("UV_THREADPOOL_SIZE", text, 1);
     s->loop = loop;
-    s->reads_files = false;
+    s->reads_files = s->reads_images = false;
     fair_queue_init(&s->lanes, n - THREADS_SPARE);
 }
 
@@ -113,16 +113,20 @@ static uint64_t key_of(const struct http_exchange *x)
     return key;
 }
 
-/* Has it the member "path", perhaps in escapes of JSON? The file of a small body may be large. */
-static bool may_name_file(const struct http_text *body)
+/* Has the body the word, perhaps in escapes of JSON? */
+static bool may_have(const struct http_text *body, const char *word)
 {
-    return body->n &&
-           (memmem(body->data, body->n, "path", 4) || memmem(body->data, body->n, "\\u", 2));
+    return body->n && (memmem(body->data, body->n, word, strlen(word)) ||
+                       memmem(body->data, body->n, "\\u", 2));
 }
 
+/* The member "path" and file: URLs name files, which may be large; images are base64. */
 static bool is_short(const struct task *t)
 {
-    return t->text.n < TASK_THREAD_BYTES && !(t->tasks->reads_files && may_name_file(&t->text));
+    const struct http_text *body = &t->text;
+    if (t->tasks->reads_files && (may_have(body, "path") || may_have(body, "file:")))
+        return false;
+    return body->n < TASK_THREAD_BYTES && !(t->tasks->reads_images && may_have(body, "base64"));
 }
 
 void task_start(struct task *t, const struct task_calls *calls, struct tasks *tasks,

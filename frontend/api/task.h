@@ -21,7 +21,8 @@
 
 struct tasks { /* of one frontend: the queue for the threads of its loop */
     struct fair_queue lanes;
-    bool reads_files; /* a body may name files, as inputs that are no tokens; set after init */
+    bool reads_files;  /* a body may name files, as inputs that are no tokens; set after init */
+    bool reads_images; /* a body may have images: a few bytes can be a million pixels; likewise */
     uv_loop_t *loop;
 };
 /* Number of threads: the processors of the machine, within limits, or UV_THREADPOOL_SIZE. Call

@@ -215,24 +215,35 @@ static enum q_code only_read(struct task *t, struct q_err *e)
     return Q_OK;
 }
 
-/* A small body is read at once; where bodies may name files, one that does is read on a thread. */
+/* A small body is read at once; where bodies may name files, or have images, one that does is read
+ * on a thread. */
 static void test_a_body_that_names_a_file(void **state)
 {
     (void)state;
     static const struct task_calls reading = {only_read, go, dispose};
-    static const char *const bodies[] = {"{\"prompt\": [1]}", "{\"path\": \"a.npy\"}",
-                                         "{\"\\u0070ath\": \"a.npy\"}"};
+    static const struct {
+        const char *body;
+        bool is_file, is_image; /* or may be one */
+    } bodies[] = {
+        {"{\"prompt\": [1]}", false, false},
+        {"{\"path\": \"a.npy\"}", true, false},
+        {"{\"\\u0070ath\": \"a.npy\"}", true, true},
+        {"{\"url\": \"file:///a.png\"}", true, false},
+        {"{\"url\": \"data:image/png;base64,AAAA\"}", false, true},
+    };
     uv_loop_t loop;
     struct tasks tasks;
     assert_int_equal(uv_loop_init(&loop), 0);
     tasks_init(&tasks, &loop);
-    for (int files = 0; files < 2; files++)
+    for (int set = 0; set < 4; set++)
         for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
-            tasks.reads_files = files;
-            requests[0] = (struct request){.x.n = strlen(bodies[i])};
-            memcpy(body, bodies[i], requests[0].x.n);
+            tasks.reads_files = set & 1;
+            tasks.reads_images = set & 2;
+            requests[0] = (struct request){.x.n = strlen(bodies[i].body)};
+            memcpy(body, bodies[i].body, requests[0].x.n);
             task_start(&requests[0].task, &reading, &tasks, &requests[0].x);
-            assert_int_equal(tasks_n_working(&tasks), files && i > 0);
+            assert_int_equal(tasks_n_working(&tasks),
+                             ((set & 1) && bodies[i].is_file) || ((set & 2) && bodies[i].is_image));
             assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
             assert_true(requests[0].read);
         }

@@ -157,6 +157,17 @@ static bool do_tools(struct chat *c, const char *rest)
     return true;
 }
 
+static bool do_image(struct chat *c, const char *rest)
+{
+    struct q_err e = Q_ERR_INIT;
+    const bool is_off = !strcmp(rest, "off");
+    if (*rest && talk_attach_image(&c->talk, is_off ? NULL : rest, &e))
+        complain(e.message);
+    printable_printf(stderr, "(images with the next message: %zu)\n",
+                     json_array_size(c->talk.images));
+    return true;
+}
+
 static const struct {
     const char *name, *form, *about;
     bool takes_file;
@@ -169,6 +180,8 @@ static const struct {
     {"/system", "[TEXT|off]", "show, set or remove the system message", false, do_system},
     {"/tools", "[FILE|off]",
      "show, load or remove the functions that the model may call (a JSON array)", true, do_tools},
+    {"/image", "[FILE|off]",
+     "attach an image (PNG, JPEG, WebP, GIF) to the next message, or detach all", true, do_image},
     {"/save", "FILE", "save the conversation to a file as JSON", true, do_save},
     {"/quit", "", "quit (also /exit and Ctrl-D)", false, do_quit},
     {"/exit", "", "same as above", false, do_quit},

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/cli/chat_talk.h"
 #include <errno.h>
+#include <openssl/evp.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "common/file.h"
 #include "common/json_read.h"
+#include "common/mem.h"
 #include "common/utf8.h"
 
 #define TOOLS_BYTES_MAX ((size_t)16 << 20)
+#define IMAGE_BYTES_MAX ((size_t)256 << 20) /* the server has its own limit */
 #define WIDTH_DEFAULT   80
 #define DIM             "\033[2m"
 #define PLAIN           "\033[0m"
@@ -52,14 +56,17 @@ void talk_reset(struct chat_talk *t)
         t->messages = json_array();
     while (json_array_size(t->messages) > keep)
         drop_last(t);
+    json_decref(t->images);
+    t->images = NULL;
 }
 
 void talk_release(struct chat_talk *t)
 {
     json_decref(t->messages);
     json_decref(t->tools);
+    json_decref(t->images);
     wrap_release(&t->wrap);
-    t->messages = t->tools = NULL;
+    t->messages = t->tools = t->images = NULL;
 }
 
 FALLIBLE talk_set_system(struct chat_talk *t, const char *text, struct q_err *e)
@@ -118,9 +125,72 @@ FALLIBLE talk_save(const struct chat_talk *t, const char *path, bool replace, st
     return rc;
 }
 
+/* By the file's name, as clients say it; servers look at the bytes. */
+static const char *media_type(const char *path)
+{
+    static const char *const types[][2] = {
+        {".jpg", "jpeg"},
+        {".jpeg", "jpeg"},
+        {".webp", "webp"},
+        {".gif", "gif"},
+    };
+    const char *dot = strrchr(path, '.');
+    for (size_t i = 0; dot && i < sizeof types / sizeof *types; i++)
+        if (!strcasecmp(dot, types[i][0]))
+            return types[i][1];
+    return "png";
+}
+
+static FALLIBLE data_url(struct buf *out, const char *path, struct q_err *e)
+{
+    struct buf data = BUF_INIT;
+    enum q_code rc = file_read(&data, path, IMAGE_BYTES_MAX, e);
+    if (!rc) {
+        unsigned char *text = q_alloc(data.len / 3 * 4 + 8);
+        buf_printf(out, "data:image/%s;base64,", media_type(path));
+        const int n =
+            text ? EVP_EncodeBlock(text, (const unsigned char *)buf_str(&data), (int)data.len) : -1;
+        if (n >= 0)
+            buf_add(out, text, (size_t)n);
+        rc = n < 0 ? q_fail(e, Q_NO_MEMORY, "out of memory for %.200s", path)
+                   : buf_check(out, path, e);
+        q_free(text);
+    }
+    buf_release(&data);
+    return rc;
+}
+
+FALLIBLE talk_attach_image(struct chat_talk *t, const char *path, struct q_err *e)
+{
+    struct buf url = BUF_INIT;
+    enum q_code rc = path ? data_url(&url, path, e) : Q_OK;
+    if (!path) {
+        json_decref(t->images);
+        t->images = NULL;
+    } else if (!rc) {
+        if (!t->images)
+            t->images = json_array();
+        json_t *part = json_pack("{s:s,s:{s:s%}}", "type", "image_url", "image_url", "url",
+                                 buf_str(&url), url.len);
+        if (json_array_append_new(t->images, part) != 0)
+            rc = q_fail(e, Q_NO_MEMORY, "out of memory for %.200s", path);
+    }
+    buf_release(&url);
+    return rc;
+}
+
 FALLIBLE talk_add_user(struct chat_talk *t, const char *text, struct q_err *e)
 {
-    return add(t, json_pack("{s:s,s:s}", "role", "user", "content", text), e);
+    if (!t->images)
+        return add(t, json_pack("{s:s,s:s}", "role", "user", "content", text), e);
+    json_t *part = json_pack("{s:s,s:s}", "type", "text", "text", text);
+    if (!part)
+        return add(t, NULL, e);
+    if (json_array_append_new(t->images, part) != 0)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the message");
+    json_t *message = json_pack("{s:s,s:o}", "role", "user", "content", t->images);
+    t->images = NULL; /* the message has them */
+    return add(t, message, e);
 }
 
 const json_t *talk_waiting_call(const struct chat_talk *t)

@@ -14,6 +14,7 @@ struct chat_talk {
     struct chat_peer peer;
     char model[512];          /* to ask for */
     json_t *messages, *tools; /* tools NULL: none */
+    json_t *images;           /* content parts of the next user message; NULL: none */
     bool terminal;            /* standard output is one */
     bool verbose;
     struct wrap wrap;
@@ -28,7 +29,10 @@ FALLIBLE talk_set_system(struct chat_talk *t, const char *text, struct q_err *e)
 /* path NULL: remove the tools. Errors: Q_IO, Q_INVALID; the tools are kept. */
 FALLIBLE talk_load_tools(struct chat_talk *t, const char *path, struct q_err *e);
 FALLIBLE talk_save(const struct chat_talk *t, const char *path, bool replace, struct q_err *e);
-/* Add a user message. Errors: Q_INVALID (not UTF-8). */
+/* Attach an image file to the next user message. path NULL: detach those that wait. Errors: Q_IO,
+ * Q_NOT_FOUND, Q_TOO_LARGE. What the file is the server says. */
+FALLIBLE talk_attach_image(struct chat_talk *t, const char *path, struct q_err *e);
+/* Add a user message, with the images that wait before its text. Errors: Q_INVALID (not UTF-8). */
 FALLIBLE talk_add_user(struct chat_talk *t, const char *text, struct q_err *e);
 /* Add the result of the next call. Errors: as talk_add_user. */
 FALLIBLE talk_add_result(struct chat_talk *t, const char *text, struct q_err *e);

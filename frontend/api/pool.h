@@ -46,9 +46,12 @@ struct pool_text {                  /* or two texts as one prompt */
     size_t n_text, n_second_text;
     const struct ranges *content; /* of a rendered conversation: where the request's text is; NULL:
                                      control tokens are found in all of the text */
+    struct tokenizer_insert *inserts; /* [n_insert] placeholders of its items, likewise */
+    size_t n_insert;
     struct token_list ids;
-    uint32_t second_at; /* first id of type 1; 0: none */
-    float *values;      /* [n_value] when it is computed; owned */
+    uint64_t n_expanded; /* rows that its items add to the ids, as the engine says */
+    uint32_t second_at;  /* first id of type 1; 0: none */
+    float *values;       /* [n_value] when it is computed; owned */
     uint32_t n_value;
 };
 
@@ -72,9 +75,12 @@ struct pool_job {
     /* /score and /rerank: result i is of texts first_of[i] and second_of[i]; of a classifier of
      * text i alone. */
     size_t n_first, n_second;
-    json_t *sides[2];    /* their strings; NULL: another route */
-    struct turn turn;    /* of messages */
-    struct prompts chat; /* what they are rendered to */
+    json_t *sides[2];             /* their strings; NULL: another route */
+    struct turn turn;             /* of messages */
+    struct prompts chat;          /* what they are rendered to */
+    struct item_types item_types; /* what content parts may be, as it was at the start */
+    struct item_wire items;       /* of the conversation */
+    uint32_t *positions;          /* [turn.parts.list.n] of their placeholders; NULL: no items */
     struct pool_values values;
     bool is_paired, is_raw, is_left, is_plain;
     bool ended, too_long;
@@ -114,6 +120,8 @@ FALLIBLE pool_read_pairs(struct pool_job *j, struct q_err *e);
 FALLIBLE pool_read_chat(struct pool_job *j, struct q_err *e);
 /* pool_text.c: the texts to token ids, cut where the request wants it. */
 FALLIBLE pool_encode(struct pool_job *j, struct q_err *e);
+/* pool_chat.c: the items of the conversation, after pool_encode. */
+FALLIBLE pool_take_items(struct pool_job *j, struct q_err *e);
 /* Are all prompts short enough? Errors: Q_INVALID. */
 FALLIBLE pool_check_lengths(struct pool_job *j, struct q_err *e);
 /* pool_reply.c: the answer, of all vectors. */

@@ -2,6 +2,7 @@
 /* The path is the chat endpoint's (turn.h, prompt.h), with vLLM's defaults for vectors: no
  * generation prompt, and no special tokens besides the template's. */
 #include <string.h>
+#include "common/mem.h"
 #include "frontend/api/pool.h"
 
 static enum q_code check_together(struct pool_job *j, struct q_err *e)
@@ -42,6 +43,8 @@ FALLIBLE pool_read_chat(struct pool_job *j, struct q_err *e)
         .add_generation_prompt = json_is_true(j->fields[POOL_add_generation_prompt]),
         .continue_final_message = json_is_true(j->fields[POOL_continue_final_message]),
         .trust_template = j->app->options->trust_request_chat_template,
+        .item_types = &j->item_types,
+        .item_rules = prompts_item_rules(j->app->options, !j->app->server),
     };
     enum q_code rc;
     if ((rc = check_together(j, e)) || (rc = render(j, &ask, e)))
@@ -51,5 +54,20 @@ FALLIBLE pool_read_chat(struct pool_job *j, struct q_err *e)
     j->texts->text = j->chat.items->text;
     j->texts->n_text = j->chat.items->n_text;
     j->texts->content = &j->chat.items->content;
+    j->texts->inserts = j->chat.items->inserts;
+    j->texts->n_insert = j->chat.items->n_insert;
     return Q_OK;
+}
+
+FALLIBLE pool_take_items(struct pool_job *j, struct q_err *e)
+{
+    const struct parts *parts = &j->turn.parts;
+    const size_t n = parts->list.n;
+    if (!n)
+        return Q_OK;
+    if (!(j->positions = q_calloc(n, sizeof *j->positions)))
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu items", n);
+    for (size_t i = 0; i < n; i++)
+        j->positions[i] = (uint32_t)parts->places[i].position;
+    return item_wire_make(&j->items, parts->list.items, (uint32_t)n, e);
 }

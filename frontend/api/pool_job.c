@@ -33,6 +33,8 @@ static void job_free(struct task *t)
     q_free(j->texts);
     turn_release(&j->turn);
     prompts_release(&j->chat);
+    item_wire_release(&j->items);
+    q_free(j->positions);
     json_decref(j->sides[0]);
     json_decref(j->sides[1]);
     q_free(j->slots);
@@ -105,6 +107,11 @@ static enum q_code open_slot(struct pool_job *j, struct pool_slot *s, struct q_e
         .job = j,
         .i_text = j->n_next,
     };
+    if (j->positions) { /* a conversation is one text */
+        s->generation.items = &j->items;
+        s->generation.item_positions = j->positions;
+        s->generation.n_item_position = j->turn.parts.list.n;
+    }
     sample_params_default(&s->generation.params);
     s->generation.params.max_tokens = 1;
     s->generation.params.pools = true;
@@ -158,10 +165,11 @@ static void on_tokens(struct generation *g, const struct link_tokens *t)
         fail(j, &e, 0);
         return;
     }
-    j->n_token += text->ids.n;
+    const uint64_t n_token = text->ids.n + text->n_expanded;
+    j->n_token += n_token;
     j->n_cached += t->n_cached;
-    metric_add(METRIC_PROMPT_TOKENS, text->ids.n);
-    metric_observe(METRIC_REQ_PROMPT, (double)text->ids.n);
+    metric_add(METRIC_PROMPT_TOKENS, n_token);
+    metric_observe(METRIC_REQ_PROMPT, (double)n_token);
     if (++j->n_done == j->n_text)
         finish(j);
     else
@@ -179,7 +187,22 @@ static void on_error(struct generation *g, enum q_code code, const char *message
     fail(s->job, &e, (retry_after_ms + 999) / 1000);
 }
 
-static const struct generation_calls slot_calls = {.on_tokens = on_tokens, .on_error = on_error};
+static void on_expanded(struct generation *g, const uint32_t *positions, const uint32_t *n_token,
+                        size_t n)
+{
+    const struct pool_slot *s = (struct pool_slot *)g;
+    struct pool_text *text = &s->job->texts[s->i_text];
+    (void)positions;
+    text->n_expanded = 0; /* a second engine says it again */
+    for (size_t i = 0; i < n; i++)
+        text->n_expanded += n_token[i] - 1;
+}
+
+static const struct generation_calls slot_calls = {
+    .on_tokens = on_tokens,
+    .on_error = on_error,
+    .on_expanded = on_expanded,
+};
 
 /* An error of the texts is of the field that has them. */
 static void note_texts(struct pool_job *j)
@@ -193,7 +216,7 @@ static enum q_code job_prepare(struct task *t, struct q_err *e)
 {
     struct pool_job *j = (struct pool_job *)t;
     enum q_code rc = pool_read(j, e);
-    if (rc || !(rc = pool_encode(j, e)))
+    if (rc || (!(rc = pool_encode(j, e)) && !(rc = pool_take_items(j, e))))
         return rc;
     note_texts(j);
     return q_wrap(e, "%s", j->param);
@@ -305,6 +328,7 @@ static void start(struct app *a, struct http_exchange *x, enum pool_form form)
     }
     j->app = a;
     j->form = form;
+    app_item_types(a, &j->item_types);
     j->max_model_len = app_max_model_len(a); /* read here: a thread must not access the link */
     j->created = clock_unix();
     j->arrived_us = clock_us();

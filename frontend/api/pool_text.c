@@ -44,7 +44,13 @@ static enum q_code encode_one(struct pool_job *j, struct pool_text *t, size_t li
                               struct q_err *e)
 {
     const struct tokenizer *tok = j->app->served.tokenizer;
-    struct tokenizer_text text = {.data = t->text, .n = t->n_text, .content = t->content};
+    struct tokenizer_text text = {
+        .data = t->text,
+        .n = t->n_text,
+        .content = t->content,
+        .inserts = t->inserts,
+        .n_insert = t->n_insert,
+    };
     struct token_list plain = TOKEN_LIST_INIT;
     struct buf joined = BUF_INIT;
     enum q_code rc = Q_OK;
@@ -55,8 +61,15 @@ static enum q_code encode_one(struct pool_job *j, struct pool_text *t, size_t li
         text.data = buf_str(&joined);
         text.n = joined.len;
     }
-    if (!rc && !(rc = tokenizer_encode_prompt(tok, &text, !j->is_plain, &t->ids, e)) &&
-        t->ids.n > limit && !(rc = tokenizer_encode_prompt(tok, &text, false, &plain, e)))
+    if (!rc)
+        rc = tokenizer_encode_prompt(tok, &text, !j->is_plain, &t->ids, e);
+    if (!rc && t->ids.n > limit && t->n_insert)
+        rc = q_fail(e, Q_INVALID,
+                    "a conversation with items has %zu tokens and is not cut; leave out "
+                    "truncate_prompt_tokens",
+                    t->ids.n);
+    else if (!rc && t->ids.n > limit &&
+             !(rc = tokenizer_encode_prompt(tok, &text, false, &plain, e)))
         cut_between(&t->ids, &plain, limit, j->is_left);
     token_list_release(&plain);
     buf_release(&joined);

@@ -57,7 +57,7 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
     struct prompts prompts = {NULL, 0};
     enum q_code rc = Q_OK;
     static const struct item_types types = {
-        .n = 2,
+        .n = 3,
         .rows =
             {
                 {
@@ -76,6 +76,15 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
                     .n_dim = 1,
                     .dims_max = {5},
                     .max_items = 8,
+                },
+                {
+                    .modality = "image",
+                    .part_type = "image_url",
+                    .placeholder = 9,
+                    .n_dim = 3,
+                    .dims = {0, 0, 3},
+                    .dims_max = {64, 64},
+                    .max_items = 4,
                 },
             },
     };

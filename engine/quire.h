@@ -319,10 +319,12 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     const struct quire_input *inputs; /* [n_input] those of a modality in the order of their
                                        * placeholders; not for a conversation, which has them in
                                        * the content parts of its messages: {"type": "action",
-                                       * "action": [0.1, 0.2]} */
+                                       * "action": [0.1, 0.2]}, {"type": "image_url",
+                                       * "image_url": {"url": "data:image/png;base64,…"}} */
     size_t n_input;
-    bool input_files;    /* content parts may name files ({"path": "a.npy"}): any that this process
-                       * can read, so only where the messages are the caller's own */
+    bool input_files;    /* content parts may name files ({"path": "a.npy"}, an image's file: URL):
+                       * any that this process can read, so only where the messages are the
+                       * caller's own */
     const char *adapter; /* name of a LoRA adapter of the engine; NULL or "": the model itself */
     bool has_thinking_budget; /* at most thinking_token_budget tokens of reasoning; of a model whose
                                * reasoning parser is known */

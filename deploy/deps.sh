@@ -10,7 +10,7 @@ build="gcc libc6-dev make cmake pkg-config libzmq3-dev libczmq-dev libmsgpack-de
  libssl-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libjansson-dev libyaml-dev libhwloc-dev zlib1g-dev libzstd-dev
  libxxhash-dev libedit-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libgif-dev curl jq ca-certificates"
 cuda="$build g++ python3 python3-venv"
-test="$cuda clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev llvm-14 libcmocka-dev git procps iproute2 openssl zstd openmpi-bin"
+test="$cuda clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev llvm-14 libcmocka-dev git procps iproute2 openssl zstd openmpi-bin systemd"
 
 case "${1:-build}" in
 build) wanted=$build ;;

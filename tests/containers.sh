@@ -24,16 +24,19 @@ curl -fsI -m 30 -o /dev/null "$mirror/dists/bookworm/Release" || skip "$mirror d
 dir=${CONTAINERS_DIR:-}
 [ -n "$dir" ] || dir=$(mktemp -d)
 mkdir -p "$dir"
+export BUILDAH_ISOLATION=chroot
+buildah() { command buildah --root "$dir/storage" --runroot "$dir/run" "$@"; }
 server=
 tidy() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    [ -n "${CONTAINERS_DIR:-}" ] || rm -rf --one-file-system "$dir"
+    [ ! -e "$dir/storage" ] || buildah rm --all >/dev/null 2>&1 || true # a container that is left has a mount
+    [ -z "${CONTAINERS_DIR:-}" ] || return 0
+    umount -R "$dir/storage/overlay" 2>/dev/null || true # buildah's own
+    rm -rf --one-file-system "$dir"
 }
 trap tidy EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
-buildah() { command buildah --root "$dir/storage" --runroot "$dir/run" "$@"; }
 
 base=localhost/debian:bookworm-slim
 if ! buildah inspect --type image "$base" >/dev/null 2>&1; then

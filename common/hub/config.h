@@ -101,7 +101,8 @@ struct model_config {
                               product is between these and the stream; 0: hidden_size */
     uint32_t max_position; /* max_position_embeddings, tokens */
     uint32_t n_type;       /* rows of the table of token types; 0: there is none */
-    bool pools;            /* set by the owner: the model gives vectors and no logits (pooling.h) */
+    bool takes_items; /* set by the owner: rows of its input may be others than the embedding's */
+    bool pools;       /* set by the owner: the model gives vectors and no logits (pooling.h) */
     enum pooling_kind pooling; /* likewise: of which rows */
     double rms_norm_eps;       /* layer_norm_eps too */
     char hidden_act[CONFIG_NAME_MAX];

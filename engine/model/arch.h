@@ -68,6 +68,7 @@ struct arch {
     struct arch_layer layer;
     struct arch_head head[ARCH_HEAD_LAYERS]; /* without a name: one product, "score" */
     bool experts_in_rows; /* those of a tensor, one after the other, in two dimensions */
+    bool is_part;         /* of a larger model: other tensors of its files are not its own */
     const struct plugin_arch *plugin; /* NULL: built in, and then there is nothing below */
     const struct arch_own *own;       /* [n_own] */
     uint32_t n_own;

@@ -8,10 +8,12 @@
 #include "engine/model/model.h"
 #include "engine/model/plugin/plugin_model.h"
 #include "engine/model/region.h"
+#include "engine/model/vision/vision.h"
 
 #define SHAPE_MAX       96u
 #define DUMMY_BYTES_MAX ((size_t)256 << 20) /* of an item and its rows; a larger one is not tried */
 #define WORKERS_MAX     1024u
+#define IMAGES_MAX      999u   /* of a request, unless --limit-mm-per-prompt: vLLM's */
 #define ZEROS_MS        120000 /* for the rows of the largest items, on one thread */
 
 static const struct {
@@ -82,7 +84,29 @@ static enum q_code take_modality(struct modality *m, const struct quire_modality
     return rc;
 }
 
-FALLIBLE modalities_open(struct modalities **out, const char *config_dir, struct q_err *e)
+/* The images of a built-in model. */
+static FALLIBLE open_vision(struct modalities *m, const char *config_dir,
+                            const struct vision_options *images, struct q_err *e)
+{
+    const enum q_code rc = vision_open(&m->vision, config_dir, images, e);
+    if (rc || !m->vision)
+        return rc;
+    m->rows[m->n++] = (struct modality){
+        .name = "image",
+        .part_type = "image_url",
+        .placeholder = vision_placeholder(m->vision),
+        .expand = true,
+        .dtype = QUIRE_U8,
+        .n_dim = 3,
+        .dims = {0, 0, VISION_CHANNELS},
+        .dims_max = {IMAGE_SIDE_MAX, IMAGE_SIDE_MAX},
+        .max_items = IMAGES_MAX,
+    };
+    return Q_OK;
+}
+
+FALLIBLE modalities_open(struct modalities **out, const char *config_dir,
+                         const struct vision_options *images, struct q_err *e)
 {
     struct modalities *m = q_calloc(1, sizeof *m);
     if (!m)
@@ -94,6 +118,8 @@ FALLIBLE modalities_open(struct modalities **out, const char *config_dir, struct
         rc = take_modality(&m->rows[m->n], &a->modalities[m->n], m->model, e);
     if (rc && a)
         rc = q_wrap(e, "plugin %s", plugin_arch_text(a));
+    if (!rc && !a)
+        rc = open_vision(m, config_dir, images, e);
     if (rc)
         modalities_free(m);
     else
@@ -114,6 +140,7 @@ void modalities_free(struct modalities *m)
         return;
     free_work(m->work);
     plugin_model_free(m->model);
+    vision_free(m->vision);
     q_free(m);
 }
 
@@ -222,6 +249,11 @@ static enum q_code ask_plugin(const struct modalities *all, const struct modalit
               : Q_OK;
 }
 
+static struct vision_size size_of(const struct quire_item *image)
+{
+    return (struct vision_size){image->dims[0], image->dims[1]};
+}
+
 FALLIBLE modality_check(const struct modalities *all, uint32_t i_modality, struct quire_item *item,
                         struct q_err *e)
 {
@@ -229,6 +261,12 @@ FALLIBLE modality_check(const struct modalities *all, uint32_t i_modality, struc
     enum q_code rc = check_form(m, item, e);
     if (rc)
         return rc;
+    if (!m->of && (rc = vision_check(size_of(item), e)))
+        return q_wrap(e, "%s[%u]", m->name, item->index);
+    if (!m->of) {
+        item->n_token = vision_rows(all->vision, size_of(item));
+        return Q_OK;
+    }
     item->n_token = m->n_token ? m->n_token : m->of->count_tokens(all->model, item);
     if (item->n_token == 0 || item->n_token > MODALITY_TOKENS_MAX)
         return q_fail(e, Q_INVALID,
@@ -246,7 +284,43 @@ void modality_largest(const struct modalities *all, uint32_t i_modality, struct 
     for (uint32_t i = 0; i < m->n_dim; i++)
         out->dims[i] = m->dims[i] ? m->dims[i] : m->dims_max[i];
     out->n_byte = modality_item_bytes(out);
-    out->n_token = m->n_token ? m->n_token : m->of->count_tokens(all->model, out);
+    out->n_token = m->n_token ? m->n_token
+                   : m->of    ? m->of->count_tokens(all->model, out)
+                              : vision_rows_max(all->vision);
+}
+
+void modality_kept(const struct modalities *all, uint32_t i_modality, const struct quire_item *item,
+                   struct quire_item *kept)
+{
+    const struct modality *m = &all->rows[i_modality];
+    *kept = *item;
+    if (m->of || !fits_shape(m, item))
+        return;
+    const struct vision_size s = vision_kept_size(all->vision, size_of(item));
+    kept->dims[0] = s.height;
+    kept->dims[1] = s.width;
+    kept->n_byte = modality_item_bytes(kept);
+}
+
+FALLIBLE modality_keep(const struct modalities *all, uint32_t i_modality,
+                       const struct quire_item *item, void *to, struct q_err *e)
+{
+    if (!all->rows[i_modality].of)
+        return vision_keep_image(all->vision, to, item->data, size_of(item), e);
+    memcpy(to, item->data, item->n_byte);
+    return Q_OK;
+}
+
+void modality_tokens(const struct modalities *all, uint32_t i_modality,
+                     const struct quire_item *kept, uint32_t first, uint32_t n, uint32_t *ids)
+{
+    _Static_assert(MODALITY_ROW == VISION_ROWS, "one mark");
+    if (!all->rows[i_modality].of) {
+        vision_tokens(all->vision, size_of(kept), first, n, ids);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = MODALITY_ROW;
 }
 
 /* ---- rows ---- */
@@ -267,7 +341,8 @@ FALLIBLE modality_embed(const struct modalities *all, uint32_t i_modality,
 {
     const struct modality *m = &all->rows[i_modality];
     struct quire_plugin_error error = {{0}};
-    Q_ASSERT(all->work && out->n == item->n_token && out->n_col == all->model->config.hidden_size);
+    Q_ASSERT(m->of && all->work && out->n == item->n_token &&
+             out->n_col == all->model->config.hidden_size);
     const uint32_t i = take_work(all->work);
     plugin_begin(all->model, &all->work->calls[i]);
     const int failed = m->of->embed_item(all->host, all->model, item, out, &error);
@@ -279,6 +354,22 @@ FALLIBLE modality_embed(const struct modalities *all, uint32_t i_modality,
     return rc ? q_wrap(e, "plugin %s: %s[%u]", plugin_arch_text(all->model->arch), m->name,
                        item->index)
               : Q_OK;
+}
+
+uint32_t modality_rows_of_step(const struct modalities *all, uint32_t i_modality)
+{
+    return all->rows[i_modality].of ? 0 : vision_rows_of_square(all->vision);
+}
+
+struct modality_span modality_embed_part(const struct modalities *all, uint32_t i_modality,
+                                         const struct quire_item *item, struct modality_span want,
+                                         const struct quire_rows *out)
+{
+    const struct vision_image image = {item->data, size_of(item)};
+    const struct vision_out to = {out->rows, out->stride, want.first, want.end};
+    Q_ASSERT(!all->rows[i_modality].of && want.end <= item->n_token);
+    const struct vision_out made = vision_embed(all->vision, &image, &to);
+    return (struct modality_span){made.first, made.end};
 }
 
 /* The most that a call of any modality needs. */
@@ -366,7 +457,7 @@ FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32
                          struct q_err *e)
 {
     struct binding b = {m, n_thread, Q_ERR_INIT};
-    if (m->n == 0)
+    if (m->n == 0 || m->vision)
         return Q_OK;
     free_work(m->work);
     m->work = NULL;
@@ -385,7 +476,12 @@ FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32
     return rc ? rc : b.error.code;
 }
 
+FALLIBLE modalities_load(struct modalities *m, const struct model_options *o, struct q_err *e)
+{
+    return m->vision ? vision_load(m->vision, o, e) : Q_OK;
+}
+
 uint64_t modalities_work_bytes(const struct modalities *m)
 {
-    return m->work ? m->work->memory.size : 0;
+    return m->vision ? vision_bytes(m->vision) : m->work ? m->work->memory.size : 0;
 }

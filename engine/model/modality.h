@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* modality - inputs of a model that are not tokens: the shape that an item of a request must have,
  * and the rows of embeddings that it becomes. Resolved from a plugin's struct quire_modality and
- * the config, for the engine (checks, placeholders) and its worker (rows).
+ * the config, or the images of a built-in model (vision/vision.h), for the engine (checks,
+ * placeholders) and its worker (rows).
  *
  * In a prompt each row of an item is one placeholder id. Token ids are u32 from the wire to the
  * worker; a negative placeholder is its two's complement (-3 is 0xfffffffd), so it is never a token
@@ -26,23 +27,28 @@ struct modality {
     enum quire_dtype dtype;
     uint32_t n_dim, dims[QUIRE_DIMS_MAX]; /* 0: any, 1 … dims_max */
     uint32_t dims_max[QUIRE_DIMS_MAX];
-    uint32_t n_token;   /* rows of an item; 0: modality_count_tokens asks the plugin */
-    uint32_t max_items; /* of one request */
-    const struct quire_modality *of;
+    uint32_t n_token;                /* rows of an item; 0: modality_count_tokens asks the plugin */
+    uint32_t max_items;              /* of one request */
+    const struct quire_modality *of; /* NULL: images of a built-in model */
 };
+struct vision;
 struct modality_work; /* work memory of callbacks */
 struct modalities {
     struct modality rows[MODALITIES_MAX]; /* [n] */
     uint32_t n;
     struct quire_model *model; /* for callbacks */
+    struct vision *vision;     /* of a built-in model; NULL: it has none */
     const struct quire_host *host;
     struct modality_work *work; /* modalities_bind */
 };
 
-/* Of the architecture that the config names; n = 0 for built-in families. config_dir: the model
- * folder, whose config.json the sizes are read from. Errors: Q_CORRUPT (a size that is no number or
- * out of range, with its key), Q_INVALID (a plugin's row that makes no sense, with its field). */
-FALLIBLE modalities_open(struct modalities **out, const char *config_dir, struct q_err *e);
+/* Of the architecture that the config names; n = 0 for one that takes tokens alone. config_dir: the
+ * model folder, whose config.json the sizes are read from. images: may be NULL. Errors: Q_CORRUPT
+ * (a size that is no number or out of range, with its key), Q_INVALID (a plugin's row that makes no
+ * sense, with its field), those of vision_open. */
+struct vision_options;
+FALLIBLE modalities_open(struct modalities **out, const char *config_dir,
+                         const struct vision_options *images, struct q_err *e);
 void modalities_free(struct modalities *m); /* NULL is fine */
 /* For modality_embed: the loaded model, which must outlive m, and work memory of as many calls at a
  * time. Makes the rows of a dummy item of each modality, the largest, of zeros, in a process of its
@@ -51,7 +57,12 @@ void modalities_free(struct modalities *m); /* NULL is fine */
 struct model;
 FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32_t n_thread,
                          struct q_err *e);
-uint64_t modalities_work_bytes(const struct modalities *m); /* of modalities_bind */
+/* Weights that only items are made with: of images of a built-in model, by the options of its text
+ * model. Again after a reload. Errors: those of vision_load. */
+struct model_options;
+FALLIBLE modalities_load(struct modalities *m, const struct model_options *o, struct q_err *e);
+/* Of modalities_bind and modalities_load. */
+uint64_t modalities_work_bytes(const struct modalities *m);
 /* The largest item that the modality takes: dtype, shape, bytes, rows; data NULL. */
 void modality_largest(const struct modalities *m, uint32_t i_modality, struct quire_item *out);
 /* "actions" -> its number; m->n: there is none. */
@@ -63,10 +74,37 @@ uint32_t modality_of_placeholder(const struct modalities *m, uint32_t token_id);
 FALLIBLE modality_check(const struct modalities *m, uint32_t i_modality, struct quire_item *item,
                         struct q_err *e);
 size_t modality_item_bytes(const struct quire_item *item); /* of its dtype and dims */
-/* The item's rows, after modalities_bind; at most n_thread calls at a time. The item went through
- * modality_check. Errors: Q_INVALID with the plugin's message. */
+/* An item as the engine keeps it for its worker: kept->dims and kept->n_byte, by the item's shape;
+ * of images their squares, else the item's own. */
+void modality_kept(const struct modalities *m, uint32_t i_modality, const struct quire_item *item,
+                   struct quire_item *kept);
+/* Its contents, [kept->n_byte]. The item went through modality_check. Errors: Q_NO_MEMORY. */
+FALLIBLE modality_keep(const struct modalities *m, uint32_t i_modality,
+                       const struct quire_item *item, void *to, struct q_err *e);
+/* ids: [n] of a kept item's rows from `first` on: the token that a row is, or MODALITY_ROW. */
+#define MODALITY_ROW UINT32_MAX
+void modality_tokens(const struct modalities *m, uint32_t i_modality, const struct quire_item *kept,
+                     uint32_t first, uint32_t n, uint32_t *ids);
+/* Rows of its items that a step should have at most, because each takes long; 0: no limit. */
+uint32_t modality_rows_of_step(const struct modalities *m, uint32_t i_modality);
+/* Is an item computed by the whole team? Then its owner calls modality_embed_part in place of
+ * modality_embed, one at a time. */
+static inline bool modality_is_of_team(const struct modalities *m, uint32_t i_modality)
+{
+    return !m->rows[i_modality].of;
+}
+/* The rows of a kept item, after modalities_bind; at most n_thread calls at a time. The item went
+ * through modality_check. Errors: Q_INVALID with the plugin's message. */
 FALLIBLE modality_embed(const struct modalities *m, uint32_t i_modality,
                         const struct quire_item *item, const struct quire_rows *out,
                         struct q_err *e);
+struct modality_span { /* rows of an item */
+    uint32_t first, end;
+};
+/* Of the team's: at least the rows `want` of a kept item but for those of tokens, into their places
+ * in out, [item->n_token] rows. Returns which are there then. After modalities_load. */
+struct modality_span modality_embed_part(const struct modalities *m, uint32_t i_modality,
+                                         const struct quire_item *item, struct modality_span want,
+                                         const struct quire_rows *out);
 
 #endif

@@ -72,6 +72,7 @@ struct model_options {
                        gate and up (but those of experts) lie apart */
     uint32_t lora_rank; /* above 0, on the CPU: rows may have adapters (lora/lora.h) of at most this
                            rank; gate and up lie apart then */
+    bool takes_items;   /* rows of its input may be images (modality.h), as of a plugin's model */
     bool generates;     /* prompts come in chunks and tokens one at a time: layers that attend both
                        ways are refused */
     const struct pooling *pooling; /* borrowed while loading; NULL, or one that generates: the model

@@ -16,6 +16,7 @@
 #include "engine/model/pooler.h"
 #include "engine/model/model_state.h"
 #include "engine/model/plugin/plugin_model.h"
+#include "engine/model/vision/vision.h"
 
 /* Sums of int8 products must fit 32 bits. */
 static enum q_code check_quantization(const struct model *m, enum quantization q, struct q_err *e)
@@ -348,6 +349,7 @@ static enum q_code check_config(struct model *m, const struct model_options *o, 
                                 struct q_err *e)
 {
     enum q_code rc;
+    m->config.takes_items = o->takes_items;
     if (o->pooling && o->pooling->makes != ARCHS_GENERATES) {
         m->config.pools = true;
         m->config.pooling = o->pooling->kind;
@@ -468,6 +470,7 @@ FALLIBLE model_show_summary(struct buf *out, const struct model_options *o,
     struct model *m = q_calloc(1, sizeof *m);
     struct model_summary s = {.m = m, .n_seq = how->n_seq};
     struct q_err no_device = Q_ERR_INIT;
+    struct buf images = BUF_INIT;
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
     enum q_code rc = load_config(m, o, false, e);
@@ -481,11 +484,18 @@ FALLIBLE model_show_summary(struct buf *out, const struct model_options *o,
         goto out;
     if (model_check(o, true, &no_device))
         s.no_device = no_device.message;
+    if (*m->config.outer) {
+        bool served;
+        if ((rc = vision_describe(&images, &served, o->dir, &m->config, e)))
+            goto out;
+        *(served ? &s.images : &s.no_images) = buf_str(&images);
+    }
     if (how->json)
         model_summary_json(out, &s);
     else
         model_summary_text(out, &s);
 out:
+    buf_release(&images);
     model_free(m);
     return rc;
 }
@@ -670,7 +680,7 @@ const struct pooler *model_pooler(const struct model *m)
 
 bool model_takes_items(const struct model *m)
 {
-    return m->arch->takes_items;
+    return m->arch->takes_items || m->config.takes_items;
 }
 
 const char *model_plugin(const struct model *m)

@@ -43,16 +43,20 @@ static uint64_t sequence_bytes(const struct model *m)
 
 /* ---- text ---- */
 
-static void text_sizes(struct buf *out, const struct model *m)
+static void text_sizes(struct buf *out, const struct model_summary *s)
 {
+    const struct model *m = s->m;
     const struct model_config *c = &m->config;
     label(out, "model");
     buf_printf(out, "%s (model_type %s), %s\n", m->arch->name, c->model_type,
                c->pools ? "makes one vector of a sequence" : "generates text");
     if (*c->outer) {
         label(out, "");
-        buf_printf(out, "the text model of %s: %s are refused\n", c->outer,
+        buf_printf(out, "the text model of %s, which takes %s\n", c->outer,
                    nested_inputs(c->outer));
+        label(out, "images");
+        buf_printf(out, "%s%s\n",
+                   s->images ? "" : "refused: ", s->images ? s->images : s->no_images);
     }
     if (*model_plugin(m)) {
         label(out, "plugin");
@@ -112,7 +116,7 @@ void model_summary_text(struct buf *out, const struct model_summary *s)
 {
     const struct model *m = s->m;
     const enum quantization q = m->shape.quantization;
-    text_sizes(out, m);
+    text_sizes(out, s);
     label(out, "computes in");
     buf_printf(out, "%s%s%s\n", dtype_name(m->shape.compute_dtype), q ? ", weights in " : "",
                q ? quantization_name(q) : "");
@@ -143,13 +147,16 @@ static void json_number(struct buf *out, const char *key, uint64_t n)
     buf_printf(out, ", \"%s\": %" PRIu64, key, n);
 }
 
-static void json_sizes(struct buf *out, const struct model *m)
+static void json_sizes(struct buf *out, const struct model_summary *s)
 {
+    const struct model *m = s->m;
     const struct model_config *c = &m->config;
     buf_add_str(out, "{\"architecture\": ");
     buf_add_json_str(out, m->arch->name, strlen(m->arch->name));
     json_text(out, "model_type", c->model_type);
     json_text(out, "text_model_of", *c->outer ? c->outer : NULL);
+    json_text(out, "images", s->images);
+    json_text(out, "images_refused", s->no_images);
     json_text(out, "plugin", *model_plugin(m) ? model_plugin(m) : NULL);
     json_text(out, "runner", c->pools ? "pooling" : "generate");
     json_number(out, "layers", c->n_layer);
@@ -171,7 +178,7 @@ void model_summary_json(struct buf *out, const struct model_summary *s)
     const struct model *m = s->m;
     const struct load_plan *p = m->weights.plan;
     const uint64_t one = sequence_bytes(m);
-    json_sizes(out, m);
+    json_sizes(out, s);
     json_text(out, "load_format", load_plan_format(p));
     json_text(out, "files", p->files ? tensor_set_found(p->files) : NULL);
     json_number(out, "tensors", p->files ? tensor_count(p->files) : 0);

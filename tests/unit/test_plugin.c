@@ -282,7 +282,7 @@ static void open_items(struct modalities **m, struct folder *f, const char *more
     struct q_err e = Q_ERR_INIT;
     folder_init(f);
     write_config(f, "ItemsForCausalLM", more);
-    assert_ok(modalities_open(m, f->path, &e), &e);
+    assert_ok(modalities_open(m, f->path, NULL, &e), &e);
 }
 
 static const char items_config[] =
@@ -317,14 +317,14 @@ static void modalities_are_resolved(void **state)
     assert_int_equal(item.n_token, 16);
     assert_int_equal(item.n_byte, 256);
     modalities_free(m);
-    assert_ok(modalities_open(&m, "tests/data/models/llama", &e), &e);
+    assert_ok(modalities_open(&m, "tests/data/models/llama", NULL, &e), &e);
     assert_int_equal(m->n, 0);
     modalities_free(m);
     write_config(&f, "ItemsForCausalLM", ", \"action_dim\": 3");
-    assert_fails(modalities_open(&m, f.path, &e), Q_CORRUPT, "num_frames is missing", &e);
+    assert_fails(modalities_open(&m, f.path, NULL, &e), Q_CORRUPT, "num_frames is missing", &e);
     write_config(&f, "ItemsForCausalLM",
                  ", \"action_dim\": 3, \"num_frames\": 66000, \"actions_per_frame\": 1");
-    assert_fails(modalities_open(&m, f.path, &e), Q_CORRUPT, "above 65536", &e);
+    assert_fails(modalities_open(&m, f.path, NULL, &e), Q_CORRUPT, "above 65536", &e);
     folder_release(&f);
 }
 

@@ -35,7 +35,7 @@ static void world_open(struct world *w, const struct runner_options *o)
 {
     struct q_err e = Q_ERR_INIT;
     assert_ok(runner_open(&w->r, o, &e), &e);
-    assert_ok(modalities_open(&w->m, o->dir, &e), &e);
+    assert_ok(modalities_open(&w->m, o->dir, NULL, &e), &e);
     assert_ok(modalities_bind(w->m, w->r.model, o->n_thread, &e), &e);
     w->hidden = model_shape(w->r.model)->hidden_size;
     w->vocab = model_shape(w->r.model)->vocab_size;
@@ -577,7 +577,7 @@ static void rows_of_items(void **state)
     };
     assert_ok(model_load(&model, &dummy, &e), &e);
     assert_true(model_takes_items(model));
-    assert_ok(modalities_open(&m, f.path, &e), &e);
+    assert_ok(modalities_open(&m, f.path, NULL, &e), &e);
     assert_ok(modalities_bind(m, model, 2, &e), &e);
     assert_true(modalities_work_bytes(m) > 0);
     check_rows(m);

@@ -56,7 +56,7 @@ static void load(uint32_t caps, enum quantization quantization)
         .kern = &kern,
     };
     assert_ok(model_load(&model, &o, &e), &e);
-    assert_ok(modalities_open(&modalities, folder.path, &e), &e);
+    assert_ok(modalities_open(&modalities, folder.path, NULL, &e), &e);
     assert_ok(modalities_bind(modalities, model, 2, &e), &e);
 }
 

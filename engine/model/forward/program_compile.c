@@ -495,7 +495,7 @@ static void embed(struct compiler *t)
     if (if_there(t, by))
         compile_matmul(t, compile_input(t, table, PROGRAM_B_ACT_Q, by), stream(t), by,
                        PROGRAM_W_NONE);
-    if (t->arch->takes_items)
+    if (t->arch->takes_items || t->c->takes_items)
         compile_op(t, &(struct program_op){
                           .kind = PROGRAM_ITEMS,
                           .in = {stream(t)},
@@ -624,7 +624,7 @@ static enum q_code check_family(struct compiler *t)
                       "%s: layers with a state are not supported with parallel branches, attention "
                       "both ways or vectors yet",
                       t->arch->name);
-    if (t->c->embed_size && (t->c->pools || t->arch->takes_items))
+    if (t->c->embed_size && (t->c->pools || t->arch->takes_items || t->c->takes_items))
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: vectors, and inputs that are no tokens, are not supported of a model "
                       "whose embedding has %u columns and its stream %u",

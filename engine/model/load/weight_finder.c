@@ -593,7 +593,7 @@ static bool is_known(const struct weight_finder *f, const char *name)
 {
     const struct arch_place end = ends_of(f->config);
     char pattern[ARCH_NAME_MAX];
-    bool known = f->config->pools && is_of_head(f, name);
+    bool known = f->arch->is_part || (f->config->pools && is_of_head(f, name));
     if (*f->config->outer && !weight_names_is_text(f->names, name))
         return true;
     for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {

@@ -96,9 +96,11 @@ static void report(const struct loader *l)
 {
     const struct load_plan *p = l->w->plan;
     weight_finder_warn_unused(p->arch, p->n_unused, p->unused);
-    if (*l->config->outer)
+    if (*l->config->outer && !l->config->takes_items)
         log_info("%s: its text model is served, as %s, without %s", l->config->outer, p->arch->name,
                  nested_inputs(l->config->outer));
+    else if (*l->config->outer)
+        log_info("%s: its text model is %s", l->config->outer, p->arch->name);
     load_plan_log(p, l->options, &l->config->quant);
 }
 

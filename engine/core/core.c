@@ -111,7 +111,7 @@ out:
 static FALLIBLE open_items(struct core *c, struct q_err *e)
 {
     const struct core_item_config *config = &c->config.items;
-    enum q_code rc = core_items_open(&c->items, config, c->config.worker.model_dir, e);
+    enum q_code rc = core_items_open(&c->items, config, &c->config.worker, e);
     if (rc || !core_items_any(&c->items))
         return rc;
     c->info.n_modality = c->items.modalities->n;
@@ -360,7 +360,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %zu outputs", n_output);
     const struct speculation *draft_tokens = &c->config.worker.speculation;
     bool may_trace = c->config.trace_path || c->config.profiler_dir;
-    const struct scheduler_config sc = {
+    struct scheduler_config sc = {
         .limits = info->limits,
         .n_block = info->n_block,
         .n_swap_block = info->n_swap_block,
@@ -381,6 +381,8 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .adapter_ready = c->adapters ? core_adapters_ready : NULL,
         .adapter_ctx = c->adapters,
     };
+    for (uint32_t i = 0; core_items_any(&c->items) && i < c->items.modalities->n; i++)
+        sc.item_rows_max[i] = modality_rows_of_step(c->items.modalities, i);
     c->cost.n_param = info->shape.n_param;
     c->config.worker.n_block = info->n_block; /* workers to come make the same pools */
     c->config.worker.n_swap_block = info->n_swap_block;

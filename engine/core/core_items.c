@@ -41,9 +41,9 @@ static void fill_type(struct item_type *to, const struct modality *m)
 }
 
 FALLIBLE core_items_open(struct core_items *x, const struct core_item_config *c,
-                         const char *config_dir, struct q_err *e)
+                         const struct worker_config *worker, struct q_err *e)
 {
-    enum q_code rc = modalities_open(&x->modalities, config_dir, e);
+    enum q_code rc = modalities_open(&x->modalities, worker->model_dir, &worker->images, e);
     if (rc || !core_items_any(x))
         return rc;
     for (uint32_t i = 0; i < c->n_limit; i++) {
@@ -121,10 +121,23 @@ static size_t aligned(size_t n)
 }
 
 /* Bytes of an item in the type that its modality takes. */
-static size_t stored_bytes(const struct item_array *from, enum quire_dtype to)
+static size_t typed_bytes(const struct item_array *from, enum quire_dtype to)
 {
     return from->dtype == ITEM_NUMBERS ? from->n_byte / sizeof(double) * (to == QUIRE_U8 ? 1 : 4)
                                        : from->n_byte;
+}
+
+/* The item in that type, without its data. */
+static struct quire_item typed_item(const struct item_array *from, const struct modality *m)
+{
+    struct quire_item item = {
+        .dtype = from->dtype == ITEM_NUMBERS ? m->dtype : (enum quire_dtype)from->dtype,
+        .n_dim = from->n_dim,
+        .n_byte = typed_bytes(from, m->dtype),
+    };
+    for (uint32_t i = 0; i < from->n_dim && i < ITEM_DIMS_MAX; i++)
+        item.dims[i] = from->dims[i];
+    return item;
 }
 
 static FALLIBLE bad_number(const char *name, uint32_t index, size_t at, double v, const char *what,
@@ -160,19 +173,6 @@ static FALLIBLE convert(void *to, const struct item_array *from, const struct mo
     return Q_OK;
 }
 
-static struct quire_item item_of(const struct core_items_job *t, const struct step_item *s)
-{
-    struct quire_item item = {
-        .index = s->index,
-        .dtype = (enum quire_dtype)s->dtype,
-        .n_dim = s->n_dim,
-        .data = t->memory + s->offset,
-        .n_byte = s->n_byte,
-    };
-    memcpy(item.dims, s->dims, sizeof item.dims);
-    return item;
-}
-
 static FALLIBLE hash_item(const struct core_items_job *t, struct step_item *s, struct q_err *e)
 {
     const struct modality *m = &t->modalities->rows[s->modality];
@@ -190,6 +190,33 @@ static FALLIBLE hash_item(const struct core_items_job *t, struct step_item *s, s
     return q_fail(e, Q_INTERNAL, "items: SHA-256 failed");
 }
 
+/* Its data in the type that its modality takes: as they came, or converted, in *made. */
+static FALLIBLE typed_data(struct quire_item *item, void **made, const struct item_array *from,
+                           const struct modality *m, struct q_err *e)
+{
+    item->data = from->data;
+    if (from->dtype != ITEM_NUMBERS)
+        return Q_OK;
+    item->data = *made = q_alloc(item->n_byte + 1);
+    return *made ? convert(*made, from, m, item->index, e)
+                 : q_fail(e, Q_NO_MEMORY, "%s[%u]: out of memory", m->name, item->index);
+}
+
+static FALLIBLE keep_item(struct core_items_job *t, struct step_item *s, struct quire_item *item,
+                          struct q_err *e)
+{
+    struct quire_item kept;
+    enum q_code rc = modality_check(t->modalities, s->modality, item, e);
+    if (rc || (rc = modality_keep(t->modalities, s->modality, item, t->memory + s->offset, e)))
+        return rc;
+    modality_kept(t->modalities, s->modality, item, &kept);
+    s->n_token = item->n_token;
+    s->n_byte = kept.n_byte;
+    memcpy(s->dims, kept.dims, sizeof s->dims);
+    t->n_row_of[s->modality] += item->n_token;
+    return hash_item(t, s, e);
+}
+
 /* One item into the store at `offset`; its place in the prompt comes later. */
 static FALLIBLE take_item(struct core_items_job *t, uint32_t i, uint32_t index, uint64_t offset,
                           struct q_err *e)
@@ -197,34 +224,25 @@ static FALLIBLE take_item(struct core_items_job *t, uint32_t i, uint32_t index, 
     const struct item_array *from = &t->args.items[i];
     const uint32_t at = modality_find(t->modalities, from->modality);
     const struct modality *m = &t->modalities->rows[at];
+    struct quire_item item = typed_item(from, m);
+    void *made = NULL;
     Q_ASSERT(t->table); /* core_items_reserve */
-    struct step_item *s = &t->table[i];
-    enum q_code rc = Q_OK;
     if (from->n_dim > ITEM_DIMS_MAX)
         return q_fail(e, Q_INVALID, "%s[%u]: %u dimensions, expected %u", m->name, index,
                       from->n_dim, m->n_dim);
-    *s = (struct step_item){
+    item.index = index;
+    t->table[i] = (struct step_item){
         .offset = offset,
-        .n_byte = stored_bytes(from, m->dtype),
         .modality = at,
         .index = index,
-        .dtype = from->dtype == ITEM_NUMBERS ? (uint32_t)m->dtype : (uint32_t)from->dtype,
-        .n_dim = from->n_dim,
+        .dtype = (uint32_t)item.dtype,
+        .n_dim = item.n_dim,
     };
-    memcpy(s->dims, from->dims, from->n_dim * sizeof *s->dims);
-    void *to = t->memory + offset;
-    if (from->dtype == ITEM_NUMBERS)
-        rc = convert(to, from, m, index, e);
-    else if (from->n_byte)
-        memcpy(to, from->data, from->n_byte);
-    if (rc)
-        return rc;
-    struct quire_item item = item_of(t, s);
-    if ((rc = modality_check(t->modalities, at, &item, e)))
-        return rc;
-    s->n_token = item.n_token;
-    t->n_row_of[at] += item.n_token;
-    return hash_item(t, s, e);
+    enum q_code rc = typed_data(&item, &made, from, m, e);
+    if (!rc)
+        rc = keep_item(t, &t->table[i], &item, e);
+    q_free(made);
+    return rc;
 }
 
 static size_t table_bytes(const struct core_items_job *t)
@@ -235,8 +253,11 @@ static size_t table_bytes(const struct core_items_job *t)
 static size_t stored_at(const struct core_items_job *t, uint32_t i)
 {
     const struct item_array *from = &t->args.items[i];
-    return aligned(stored_bytes(
-        from, t->modalities->rows[modality_find(t->modalities, from->modality)].dtype));
+    const uint32_t at = modality_find(t->modalities, from->modality);
+    const struct quire_item item = typed_item(from, &t->modalities->rows[at]);
+    struct quire_item kept;
+    modality_kept(t->modalities, at, &item, &kept);
+    return aligned(kept.n_byte);
 }
 
 FALLIBLE core_items_reserve(struct core_items *x, struct core_items_job *t,

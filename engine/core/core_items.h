@@ -15,6 +15,7 @@
 #include "common/item_types.h"
 #include "engine/core/item_store.h"
 #include "engine/model/modality.h"
+#include "engine/worker/ring.h"
 #include "proto/items.h"
 
 struct core_item_limit { /* of --limit-mm-per-prompt */
@@ -50,10 +51,10 @@ struct core_items {
 #define CORE_ITEMS_INIT {.store = ITEM_STORE_INIT}
 /* clang-format on */
 
-/* config_dir: the model folder. Errors: those of modalities_open and item_store_init; Q_INVALID (a
- * limit beyond MODALITY_ITEMS_LIMIT). */
+/* worker: model folder and images. Errors: those of modalities_open and item_store_init; Q_INVALID
+ * (a limit beyond MODALITY_ITEMS_LIMIT). */
 FALLIBLE core_items_open(struct core_items *x, const struct core_item_config *c,
-                         const char *config_dir, struct q_err *e);
+                         const struct worker_config *worker, struct q_err *e);
 void core_items_release(struct core_items *x);
 /* Does the model take items? */
 static inline bool core_items_any(const struct core_items *x)

@@ -319,8 +319,10 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
                       "token), 0 for the model's own limit, or auto for what fits the KV cache");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)) ||
         (rc = adapter_options(&c->adapters, w, o, e)) ||
-        (rc = item_options(&c->items, o->limit_mm_per_prompt, o->mm_processor_cache_gb, e)))
+        (rc = item_options(&c->items, o->limit_mm_per_prompt, o->mm_processor_cache_gb, e)) ||
+        (rc = vision_options_processor(&w->images, o->mm_processor_kwargs, e)))
         return rc;
+    w->images.none = o->language_model_only || item_options_limit(&c->items, "image") == 0;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
     c->no_jump_forward = o->disable_jump_forward;
     w->max_model_len = o->max_model_len > 0 ? (uint32_t)o->max_model_len : 0;

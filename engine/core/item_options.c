@@ -59,3 +59,11 @@ FALLIBLE item_options(struct core_item_config *c, const char *text, double gib, 
         return Q_OK;
     return read_object(c, text, e);
 }
+
+uint32_t item_options_limit(const struct core_item_config *c, const char *name)
+{
+    for (uint32_t i = 0; i < c->n_limit; i++)
+        if (strcmp(c->limits[i].name, name) == 0)
+            return c->limits[i].n;
+    return UINT32_MAX;
+}

@@ -9,4 +9,7 @@
  * Errors: Q_INVALID. */
 FALLIBLE item_options(struct core_item_config *c, const char *text, double gib, struct q_err *e);
 
+/* The limit that was given for a modality; UINT32_MAX: none. */
+uint32_t item_options_limit(const struct core_item_config *c, const char *name);
+
 #endif

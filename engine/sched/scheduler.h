@@ -24,6 +24,7 @@
 
 #define SCHEDULER_IN_FLIGHT_MAX    2u
 #define SCHEDULER_LORAS_MAX        64u /* limit of max_loras */
+#define SCHEDULER_MODALITIES_MAX   8u
 #define SCHEDULER_DRAFT_TOKENS_MAX 16u /* limit of n_draft_token and n_forced */
 
 /* --preemption-mode: how to preserve a preempted request's KV */
@@ -67,11 +68,11 @@ struct scheduler_config {
     uint32_t n_draft_token; /* maximum number of draft tokens per sequence and step; 0 = none */
     uint32_t n_forced;      /* the same for sequences with a grammar, if larger */
     bool prefix_cache;  /* full blocks are shared between requests and kept while there is room */
-    bool whole_prompts; /* a prompt is computed in one step, never in chunks: attention both ways,
-                         * or a vector of all its rows */
+    bool whole_prompts; /* no chunks: attention both ways, or a vector of all rows of a prompt */
+    /* [modality] rows that a step has at most, because each takes long (images); 0: no limit */
+    uint32_t item_rows_max[SCHEDULER_MODALITIES_MAX];
     /* K vectors of a sequence depend on the length of its prompt if it is longer than this (dynamic
-     * rope): such sequences share blocks only with prompts of the same length. 0 = no dependence.
-     */
+     * rope): such sequences share blocks only with prompts of that length. 0 = no dependence. */
     uint32_t prompt_free_len;
     /* LoRA: running requests have at most max_loras different adapters, so no step has more; 0 = no
      * limit. A request is admitted if adapter_ready says that the worker has its adapter (NULL: it
@@ -184,8 +185,7 @@ struct scheduler_stats {
     uint64_t n_forced_token, n_forced_accepted;
     /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
     uint64_t iteration_tokens[16];
-    /* Set by the core: steps that directly followed another; idle time before and in them. */
-    uint64_t n_gap, gap_us;
+    uint64_t n_gap, gap_us; /* by the core: steps right behind another; idle time before, in them */
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
 /* Requests with this adapter: all of them, or the running ones. Cost: O(requests). */

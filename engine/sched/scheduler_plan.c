@@ -28,7 +28,8 @@ struct planning {
     struct inflight_step *f;
     struct step_head counts; /* totals of the step so far */
     int64_t now_us;
-    uint64_t n_top;                     /* alternatives that its rows may give */
+    uint64_t n_top;                                /* alternatives that its rows may give */
+    uint32_t n_item_row[SCHEDULER_MODALITIES_MAX]; /* of modalities with a limit */
     bool short_of_blocks;               /* a running sequence lacks a block: no admission */
     uint32_t n_partial, n_long_partial; /* in the middle of their prompts after this step */
     bool passes; /* the request that was next may not start, but those of other tenants may */
@@ -65,12 +66,38 @@ static uint64_t tops_least(const struct request *r)
     return (uint64_t)n_alternative(r->params.n_logprob) + n_alternative(r->params.n_prompt_logprob);
 }
 
+/* Of a sequence's next n rows: how many there are before those of items that are beyond their
+ * modality's limit. n_row: [SCHEDULER_MODALITIES_MAX] in the step; counts them, too. */
+static uint32_t before_limit(const struct scheduler *s, const struct request *r, uint32_t n,
+                             uint32_t *n_row)
+{
+    const uint32_t end = r->n_planned + n;
+    for (uint32_t i = step_items_from(r->items, r->n_item, r->n_planned);
+         i < r->n_item && r->items[i].position < end; i++) {
+        const struct step_item *item = &r->items[i];
+        Q_ASSERT(item->modality < SCHEDULER_MODALITIES_MAX);
+        const uint32_t most = s->config.item_rows_max[item->modality];
+        const uint32_t first = item->position > r->n_planned ? item->position : r->n_planned;
+        const uint32_t item_end = item->position + item->n_token;
+        const uint32_t want = (item_end < end ? item_end : end) - first;
+        uint32_t *have = &n_row[item->modality];
+        if (most && want > most - *have) {
+            const uint32_t fit = most - *have;
+            *have = most;
+            return first + fit - r->n_planned;
+        }
+        *have += most ? want : 0;
+    }
+    return n;
+}
+
 /* Add a sequence's next n_token rows to the step. The caller has checked the limits. */
 static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, uint32_t flags,
                     uint32_t n_new_block)
 {
     struct request *r = request_at(p->s, i_request);
     uint32_t end = r->n_planned + n_token, n_prompt_row = 0;
+    (void)before_limit(p->s, r, n_token, p->n_item_row);
     if (end == r->n_token + r->n_sampling)
         flags |= STEP_SAMPLE;
     if (flags & STEP_PROMPT_LOGPROBS) { /* every row gives the logprob of the next token */
@@ -141,7 +168,7 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
 {
     uint32_t n = scheduler_rows_left(r), budget = budget_left(p), logits = logits_left(p);
     uint32_t threshold = p->s->config.policy.long_prefill_token_threshold;
-    uint32_t share = scheduler_share_left(p->s, r);
+    uint32_t share = scheduler_share_left(p->s, r), n_item_row[SCHEDULER_MODALITIES_MAX];
     if (share == 0 && *flags & STEP_ADMIT) /* a returned one */
         share = 1;
     if (n > budget)
@@ -150,6 +177,10 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
         n = share;
     if (threshold && n > threshold)
         n = threshold;
+    memcpy(n_item_row, p->n_item_row, sizeof n_item_row);
+    n = before_limit(p->s, r, n, n_item_row);
+    if (n == 0 && share && *flags & STEP_ADMIT) /* an admitted request has a row in its step */
+        n = 1;
     if (n == 0 || logits == 0 || tops_left(p) < tops_least(r))
         return 0;
     if (p->s->config.whole_prompts)

@@ -5,7 +5,8 @@
  *
  * Items of one row never go on behind a step, so only models with larger ones have a ring.
  * RING_ITEMS of the largest are kept: as many sequences may be in the middle of an item without
- * computing one twice. An item is found by the hash of its contents. */
+ * computing one twice. An item is found by the hash of its contents. Of an item that the whole team
+ * computes, no more is computed than a step needs: images take long. */
 #include "engine/worker/items.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -18,7 +19,8 @@
 
 struct kept { /* rows of an item in the ring */
     uint64_t hash[4];
-    uint32_t first, n; /* rows; n 0: nothing */
+    uint32_t first, n;         /* rows; n 0: nothing */
+    struct modality_span done; /* of an item that a team computes: which of them are there */
 };
 struct item_rows { /* an item's rows in the batch */
     const struct step_item *item;
@@ -38,6 +40,7 @@ struct items {
     uint32_t kept_at;
     float *scratch;         /* [n_thread, n_largest, hidden_size] */
     const float **row_of;   /* [n_row_max] */
+    uint32_t *ids;          /* [n_row_max] of an item's rows */
     struct item_rows *seen; /* [n_row_max] */
     uint32_t n_seen;
     atomic_uint next_seen;
@@ -74,7 +77,7 @@ static uint64_t floats_of(const struct items_args *a)
 uint64_t items_bytes(const struct items_args *a)
 {
     return floats_of(a) * sizeof(float) +
-           a->n_row_max * (sizeof(struct item_rows) + sizeof(const float *));
+           a->n_row_max * (sizeof(struct item_rows) + sizeof(const float *) + sizeof(uint32_t));
 }
 
 FALLIBLE items_new(struct items **out, const struct items_args *a, struct q_err *e)
@@ -92,7 +95,8 @@ FALLIBLE items_new(struct items **out, const struct items_args *a, struct q_err 
         x->memory = NULL;
     x->row_of = q_calloc(a->n_row_max, sizeof *x->row_of);
     x->seen = q_calloc(a->n_row_max, sizeof *x->seen);
-    if (!x->memory || !x->row_of || !x->seen) {
+    x->ids = q_calloc(a->n_row_max, sizeof *x->ids);
+    if (!x->memory || !x->row_of || !x->seen || !x->ids) {
         items_free(x);
         return q_fail(e, Q_NO_MEMORY, "items: out of memory for %zu bytes of rows",
                       x->memory_bytes);
@@ -112,6 +116,7 @@ void items_free(struct items *x)
         munmap(x->memory, x->memory_bytes);
     q_free(x->row_of);
     q_free(x->seen);
+    q_free(x->ids);
     q_free(x);
 }
 
@@ -197,7 +202,7 @@ static void use_ring(struct items *x)
     }
 }
 
-static FALLIBLE compute_item(struct items *x, const struct step_item *s, float *to, struct q_err *e)
+static struct quire_item item_of(const struct items *x, const struct step_item *s)
 {
     struct quire_item item = {
         .index = s->index,
@@ -207,8 +212,14 @@ static FALLIBLE compute_item(struct items *x, const struct step_item *s, float *
         .n_byte = s->n_byte,
         .n_token = s->n_token,
     };
-    const struct quire_rows out = {to, s->n_token, x->a.hidden_size, x->a.hidden_size};
     memcpy(item.dims, s->dims, sizeof item.dims);
+    return item;
+}
+
+static FALLIBLE compute_item(struct items *x, const struct step_item *s, float *to, struct q_err *e)
+{
+    const struct quire_item item = item_of(x, s);
+    const struct quire_rows out = {to, s->n_token, x->a.hidden_size, x->a.hidden_size};
     atomic_fetch_add_explicit(&x->n_computed, 1, memory_order_relaxed);
     if (s->n_token > x->n_largest)
         return q_fail(e, Q_INVALID, "%s[%u]: %u rows, more than the largest item has (%u)",
@@ -230,25 +241,67 @@ static void forget_item(const struct items *x, struct item_rows *p, float *here)
     fill_nan(here, (size_t)p->n * x->a.hidden_size);
 }
 
+static void compute_one(struct items *x, struct item_rows *p, uint32_t ith)
+{
+    const size_t n_col = x->a.hidden_size;
+    struct q_err ignored = Q_ERR_INIT; /* write_note finds it again */
+    float *here = x->rows + p->row * n_col;
+    float *whole = p->n == p->item->n_token ? here
+                   : p->kept                ? x->ring + p->kept->first * n_col
+                                            : x->scratch + (size_t)ith * x->n_largest * n_col;
+    if (!p->is_there && compute_item(x, p->item, whole, &ignored))
+        forget_item(x, p, here);
+    else if (whole != here)
+        memcpy(here, whole + p->from * n_col, p->n * n_col * sizeof *whole);
+}
+
+/* By the team: of the rows that the step has, those that are not in the ring. */
+static void compute_part(struct items *x, struct item_rows *p)
+{
+    const size_t n_col = x->a.hidden_size;
+    const struct quire_item item = item_of(x, p->item);
+    struct modality_span want = {p->from, p->from + p->n}, none = {0, 0};
+    struct modality_span *done = p->kept ? &p->kept->done : &none;
+    float *here = x->rows + p->row * n_col;
+    float *whole = p->n == item.n_token ? here
+                   : p->kept            ? x->ring + p->kept->first * n_col
+                                        : x->scratch;
+    const struct quire_rows out = {whole, item.n_token, (uint32_t)n_col, n_col};
+    Q_ASSERT(item.n_token <= x->n_largest);
+    if (want.first < done->first || want.first > done->end) /* not the chunk behind the last one */
+        *done = (struct modality_span){want.first, want.first};
+    if (want.end > done->end) {
+        want.first = done->end;
+        want = modality_embed_part(x->a.modalities, p->item->modality, &item, want, &out);
+        done->end = want.end;
+        done->first = want.first < done->first ? want.first : done->first;
+        atomic_fetch_add_explicit(&x->n_computed, 1, memory_order_relaxed);
+    }
+    if (whole != here)
+        memcpy(here, whole + p->from * n_col, p->n * n_col * sizeof *whole);
+}
+
 /* Every thread: items as threads come for them. */
 static void compute_rows(void *arg, uint32_t ith, uint32_t nth)
 {
     struct items *x = arg;
-    const size_t n_col = x->a.hidden_size;
     (void)nth;
     for (uint32_t i;
-         (i = atomic_fetch_add_explicit(&x->next_seen, 1, memory_order_relaxed)) < x->n_seen;) {
-        struct q_err ignored = Q_ERR_INIT; /* write_note finds it again */
-        struct item_rows *p = &x->seen[i];
-        float *here = x->rows + p->row * n_col;
-        float *whole = p->n == p->item->n_token ? here
-                       : p->kept                ? x->ring + p->kept->first * n_col
-                                                : x->scratch + (size_t)ith * x->n_largest * n_col;
-        if (!p->is_there && compute_item(x, p->item, whole, &ignored))
-            forget_item(x, p, here);
-        else if (whole != here)
-            memcpy(here, whole + p->from * n_col, p->n * n_col * sizeof *whole);
-    }
+         (i = atomic_fetch_add_explicit(&x->next_seen, 1, memory_order_relaxed)) < x->n_seen;)
+        if (!modality_is_of_team(x->a.modalities, x->seen[i].item->modality))
+            compute_one(x, &x->seen[i], ith);
+}
+
+/* Items that a team computes, one after the other; true: there are others too. */
+static bool compute_of_team(struct items *x)
+{
+    bool others = false;
+    for (uint32_t i = 0; i < x->n_seen; i++)
+        if (modality_is_of_team(x->a.modalities, x->seen[i].item->modality))
+            compute_part(x, &x->seen[i]);
+        else
+            others = true;
+    return others;
 }
 
 /* The first item of a sequence that failed is computed once more, for its message: so a message
@@ -283,6 +336,19 @@ static uint32_t write_notes(struct items *x, const struct slots *s, const struct
     return n;
 }
 
+/* Where the batch finds the item's rows; those that are tokens get their ids. */
+static void name_rows(const struct items *x, struct slots *s, const struct item_rows *p)
+{
+    const struct quire_item item = item_of(x, p->item);
+    modality_tokens(x->a.modalities, p->item->modality, &item, p->from, p->n, x->ids);
+    for (uint32_t j = 0; j < p->n; j++) {
+        const uint32_t row = p->row + j;
+        const bool is_row = x->ids[j] == MODALITY_ROW;
+        x->row_of[row] = is_row ? x->rows + (size_t)row * x->a.hidden_size : NULL;
+        s->token_ids[row] = is_row ? 0 : x->ids[j];
+    }
+}
+
 uint32_t items_step(struct items *x, struct slots *s, const struct step_view *v,
                     struct step_note *notes)
 {
@@ -296,13 +362,10 @@ uint32_t items_step(struct items *x, struct slots *s, const struct step_view *v,
     use_ring(x);
     memset(x->row_of, 0, b->n_token * sizeof *x->row_of);
     for (uint32_t i = 0; i < x->n_seen; i++)
-        for (uint32_t j = 0; j < x->seen[i].n; j++) {
-            const uint32_t row = x->seen[i].row + j;
-            x->row_of[row] = x->rows + (size_t)row * x->a.hidden_size;
-            s->token_ids[row] = 0;
-        }
+        name_rows(x, s, &x->seen[i]);
     atomic_store_explicit(&x->next_seen, 0, memory_order_relaxed);
-    team_run(x->a.team, compute_rows, x);
+    if (compute_of_team(x))
+        team_run(x->a.team, compute_rows, x);
     b->item_rows = x->row_of;
     return write_notes(x, s, v, notes);
 }

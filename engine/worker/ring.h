@@ -21,6 +21,7 @@
 #include "common/hub/config_source.h"
 #include "engine/model/model.h"
 #include "engine/model/plugins.h"
+#include "engine/model/vision/vision_options.h"
 #include "proto/step.h"
 
 #define RING_DEPTH        2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
@@ -44,6 +45,7 @@ struct worker_config { /* the engine's settings; written once, before the worker
     char tokenizer_path[PATH_MAX]; /* tokenizer of grammars; "" = model_dir */
     struct config_source source;   /* of model_dir's config.json */
     struct plugins_config plugins;
+    struct vision_options images;
     enum load_format format;
     bool dtype_auto;
     enum dtype dtype;    /* when not auto */

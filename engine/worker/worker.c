@@ -137,10 +137,13 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
     w->n_thread = team_size(w->team);
     if ((rc = gpu_open(&w->gpu, c, e)))
         return rc;
-    const struct model_options o = options_of(w, *c->weights_dir ? c->weights_dir : NULL);
-    if ((rc = model_load(&w->model, &o, e)) ||
-        (rc = modalities_open(&w->modalities, c->model_dir, e)))
+    struct model_options o = options_of(w, *c->weights_dir ? c->weights_dir : NULL);
+    if ((rc = modalities_open(&w->modalities, c->model_dir, &c->images, e)))
         return rc;
+    o.takes_items = w->modalities->n > 0;
+    if ((rc = model_load(&w->model, &o, e)) || (rc = modalities_load(w->modalities, &o, e)))
+        return rc;
+    o.takes_items = false; /* a draft model reads tokens */
     set_limits(w);
     if (model_shape(w->model)->state_bytes && c->speculation.method != SPECULATE_NOT)
         return q_fail(e, Q_UNSUPPORTED,
@@ -468,13 +471,15 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     enum q_code rc = model_reload(w->model, &o, e);
     if (rc)
         return rc;
+    rc = modalities_load(w->modalities, &o, e);
     forget_kv(w);
     if (w->gpu)
         gpu_reloaded(w->gpu);
     if (w->items)
         items_forget(w->items);
-    log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));
-    return Q_OK;
+    if (!rc)
+        log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));
+    return rc;
 }
 
 static FALLIBLE load_adapter(struct worker *w, struct q_err *e)

@@ -33,6 +33,7 @@ static const struct {
     {"kv_cache_dtype", "int8", NULL, NULL},
     {"speculative_config", "{\"method\": \"ngram\", \"num_speculative_tokens\": 2}", NULL, NULL},
     {"limit_mm_per_prompt", "{\"actions\": 3}", NULL, NULL},
+    {"mm_processor_kwargs", "{\"size\": {\"longest_edge\": 512}}", NULL, NULL},
     {"override_generation_config", "{\"temperature\": 0.5}", NULL, NULL},
     {"scheduling_policy", "priority", NULL, NULL},
     {"cpu_isa", "avx2", NULL, NULL},

@@ -2,6 +2,7 @@
 /* Items and the placeholders of a prompt: which item each has, and the prompt with as many rows in
  * their place as the items have. Reads the tables that core_items_fill wrote, never contents. */
 #include <stdlib.h>
+#include <string.h>
 #include "common/mem.h"
 #include "engine/core/core_items.h"
 
@@ -57,6 +58,23 @@ static FALLIBLE add_ids(struct core_items_job *t, uint32_t id, uint32_t n, struc
     for (uint32_t i = 0; i < n && !rc; i++)
         x->prompt[x->n_prompt++] = id;
     return rc;
+}
+
+/* The rows of an item: its placeholder for each, but for those that are tokens. */
+static FALLIBLE add_item(struct core_items_job *t, const struct step_item *s, uint32_t id,
+                         struct q_err *e)
+{
+    const enum q_code rc = add_ids(t, id, s->n_token, e);
+    if (rc)
+        return rc;
+    struct quire_item kept = {.dtype = (enum quire_dtype)s->dtype, .n_dim = s->n_dim};
+    uint32_t *ids = t->x->prompt + t->x->n_prompt - s->n_token;
+    memcpy(kept.dims, s->dims, sizeof kept.dims);
+    modality_tokens(t->modalities, s->modality, &kept, 0, s->n_token, ids);
+    for (uint32_t i = 0; i < s->n_token; i++)
+        if (ids[i] == MODALITY_ROW)
+            ids[i] = id;
+    return Q_OK;
 }
 
 /* The first item of modality `at` from number `from` on; a->n: there is none. */
@@ -127,7 +145,7 @@ static FALLIBLE place_at(struct core_items_job *t, const struct msg_submit *m, s
         struct step_item *s = &t->table[i_item++];
         s->position = (uint32_t)t->x->n_prompt;
         if (!(rc = note_expansion(t, i, s->n_token, e)))
-            rc = add_ids(t, m->prompt.data[i], s->n_token, e);
+            rc = add_item(t, s, m->prompt.data[i], e);
     }
     return rc;
 }
@@ -156,7 +174,7 @@ static FALLIBLE place_items(struct core_items_job *t, const struct proto_u32s *p
         if (m->rows[at].expand)
             rc = note_expansion(t, i, s->n_token, e);
         if (!rc)
-            rc = add_ids(t, id, s->n_token, e);
+            rc = add_item(t, s, id, e);
     }
     return rc;
 }

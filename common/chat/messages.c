@@ -72,6 +72,7 @@ static FALLIBLE end_text(struct content *c, struct q_err *e)
 static FALLIBLE add_items(struct content *c, const struct reader *r, const struct item_type *type,
                           const struct part_place *at, const json_t *part, struct q_err *e)
 {
+    Q_ASSERT(r->parts); /* which has the type */
     const bool is_image = item_type_is_image(type);
     const size_t first = r->parts->list.n;
     enum q_code rc = parts_add(r->parts, type, part, at, is_image ? NULL : &c->text, e);

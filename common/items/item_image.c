@@ -179,9 +179,8 @@ static FALLIBLE check_members(const json_t *v, const char *const *names, struct 
 static FALLIBLE of_source(struct image *out, const json_t *v, const struct item_rules *rules,
                           struct q_err *e)
 {
-    static const char *const base64[] = {"type", "media_type", "data", NULL}, *const url[] = {
-                                                                                  "type", "url",
-                                                                                  NULL};
+    static const char *const base64[] = {"type", "media_type", "data", NULL};
+    static const char *const url[] = {"type", "url", NULL};
     const json_t *type = json_object_get(v, "type"), *data = json_object_get(v, "data"),
                  *media = json_object_get(v, "media_type");
     const char *name = json_string_value(type);

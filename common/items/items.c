@@ -619,6 +619,7 @@ static FALLIBLE read_part_item(struct reading *r, const json_t *v, struct q_err 
 {
     const size_t first = r->list->n;
     enum q_code rc;
+    Q_ASSERT(r->type);
     if (json_is_object(v) || may_be_image(r, v))
         rc = read_object(r, v, e);
     else if (json_is_array(v) || json_is_number(v))

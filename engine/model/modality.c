@@ -261,7 +261,7 @@ FALLIBLE modality_check(const struct modalities *all, uint32_t i_modality, struc
     enum q_code rc = check_form(m, item, e);
     if (rc)
         return rc;
-    if (!m->of && (rc = vision_check(size_of(item), e)))
+    if (!m->of && vision_check(size_of(item), e))
         return q_wrap(e, "%s[%u]", m->name, item->index);
     if (!m->of) {
         item->n_token = vision_rows(all->vision, size_of(item));
@@ -479,6 +479,12 @@ FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32
 FALLIBLE modalities_load(struct modalities *m, const struct model_options *o, struct q_err *e)
 {
     return m->vision ? vision_load(m->vision, o, e) : Q_OK;
+}
+
+void modalities_settle(struct modalities *m, bool keeps_new)
+{
+    if (m->vision)
+        vision_settle(m->vision, keeps_new);
 }
 
 uint64_t modalities_work_bytes(const struct modalities *m)

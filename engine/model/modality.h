@@ -58,9 +58,11 @@ struct model;
 FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32_t n_thread,
                          struct q_err *e);
 /* Weights that only items are made with: of images of a built-in model, by the options of its text
- * model. Again after a reload. Errors: those of vision_load. */
+ * model. Again for a reload: other weights beside the old ones, of which modalities_settle keeps
+ * one. Errors: those of vision_load. */
 struct model_options;
 FALLIBLE modalities_load(struct modalities *m, const struct model_options *o, struct q_err *e);
+void modalities_settle(struct modalities *m, bool keeps_new);
 /* Of modalities_bind and modalities_load. */
 uint64_t modalities_work_bytes(const struct modalities *m);
 /* The largest item that the modality takes: dtype, shape, bytes, rows; data NULL. */

@@ -468,18 +468,20 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     if (o.format == LOAD_DUMMY)
         o.format = LOAD_AUTO;
     o.progress = NULL;
-    enum q_code rc = model_reload(w->model, &o, e);
+    enum q_code rc = modalities_load(w->modalities, &o, e);
     if (rc)
         return rc;
-    rc = modalities_load(w->modalities, &o, e);
+    rc = model_reload(w->model, &o, e);
+    modalities_settle(w->modalities, rc == Q_OK);
+    if (rc)
+        return rc;
     forget_kv(w);
     if (w->gpu)
         gpu_reloaded(w->gpu);
     if (w->items)
         items_forget(w->items);
-    if (!rc)
-        log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));
-    return rc;
+    log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));
+    return Q_OK;
 }
 
 static FALLIBLE load_adapter(struct worker *w, struct q_err *e)

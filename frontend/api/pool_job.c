@@ -215,8 +215,8 @@ static void note_texts(struct pool_job *j)
 static enum q_code job_prepare(struct task *t, struct q_err *e)
 {
     struct pool_job *j = (struct pool_job *)t;
-    enum q_code rc = pool_read(j, e);
-    if (rc || (!(rc = pool_encode(j, e)) && !(rc = pool_take_items(j, e))))
+    const enum q_code rc = pool_read(j, e);
+    if (rc || (!pool_encode(j, e) && !pool_take_items(j, e)))
         return rc;
     note_texts(j);
     return q_wrap(e, "%s", j->param);

@@ -137,6 +137,33 @@ def test_recorded_steps_are_replayed(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_weights_of_the_tower_are_reloaded(tmp_path):
+    """Of a folder with another bias of the projector, and back; a folder without its tensor changes nothing of the tower."""
+    folder, golden = FOLDERS / "llava", answers("llava")[0]
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    head = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+    name = "multi_modal_projector.linear_2.bias"
+    start, end = (8 + int.from_bytes(data[:8], "little") + at for at in head[name]["data_offsets"])
+    other, broken = tmp_path / "other", tmp_path / "broken"
+    other.mkdir(), broken.mkdir()
+    data[start:end] = struct.pack(f"<{(end - start) // 4}f", *[3.0] * ((end - start) // 4))
+    (other / "model.safetensors").write_bytes(data)
+    (broken / "model.safetensors").write_bytes(data.replace(name.encode(), name[:-1].encode() + b"z"))
+    server = Server(folder, *F32, "--allowed-weights-path", tmp_path, "--allowed-weights-path", folder)
+    first = check(server, golden)["choices"][0]["token_ids"]
+    ask = conversation(golden["width"], golden["height"])
+    assert server.post("/reload_weights", {"weights_path": str(other)})[0] == 200
+    status, answer = server.post("/v1/chat/completions", ask)
+    assert status == 200 and answer["choices"][0]["token_ids"] != first
+    second = answer["choices"][0]["token_ids"]
+    status, said = server.post("/reload_weights", {"weights_path": str(broken)})
+    assert status != 200 and name in said["error"]["message"], said
+    assert server.post("/v1/chat/completions", ask)[1]["choices"][0]["token_ids"] == second
+    assert server.post("/reload_weights", {"weights_path": str(folder)})[0] == 200
+    check(server, golden)
+    assert server.stop() == 0
+
+
 def test_the_text_model_alone():
     for options in (("--language-model-only",), ("--limit-mm-per-prompt", '{"image": 0}')):
         server = Server(FOLDERS / "llava", *F32, *options)

@@ -70,8 +70,8 @@ static void test_alone(void **state)
         {.position = 4, .n_token = 8, .offset = 1024},
         {.position = 15, .n_token = 9, .modality = 1, .offset = 1024},
     };
-    struct scheduler *s;
-    uint32_t rows[4];
+    struct scheduler *s = NULL;
+    uint32_t rows[4] = {0};
     (void)state;
     assert_ok(scheduler_new(&s, &config, &e), &e);
     submit(s, 1, items, 2);
@@ -86,8 +86,8 @@ static void test_beside_another(void **state)
 {
     static const struct step_item first[] = {{.position = 4, .n_token = 8, .offset = 1024}};
     static const struct step_item second[] = {{.position = 0, .n_token = 8, .offset = 1024}};
-    struct scheduler *s;
-    uint32_t rows[4];
+    struct scheduler *s = NULL;
+    uint32_t rows[4] = {0};
     (void)state;
     assert_ok(scheduler_new(&s, &config, &e), &e);
     submit(s, 1, first, 1);
@@ -104,8 +104,8 @@ static void test_beside_another(void **state)
 static void test_no_limit(void **state)
 {
     static const struct step_item items[] = {{.n_token = 29, .modality = 1, .offset = 1024}};
-    struct scheduler *s;
-    uint32_t rows[4];
+    struct scheduler *s = NULL;
+    uint32_t rows[4] = {0};
     (void)state;
     assert_ok(scheduler_new(&s, &config, &e), &e);
     submit(s, 1, items, 1);

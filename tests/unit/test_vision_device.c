@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vision_device: images of built-in models give the same bits on the fake device as on the CPU, with
+/* vision_device: images of built-in models have the bits of the CPU on the fake device too, with
  * graphs and without, in chunks that end within an image, and from the prefix cache. Tokens around
  * rows (SmolVLM) come from the device's own history. */
 #include "device_near.h"

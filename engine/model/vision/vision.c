@@ -25,7 +25,8 @@ struct vision {
     const struct kern_table *kern;
     struct team *team;
     uint32_t n_thread, n_block;
-    struct vision_weights *w; /* NULL: vision_load was not called */
+    struct vision_weights *w;    /* NULL: vision_load was not called */
+    struct vision_weights *next; /* until vision_settle */
     struct work work;
     struct kv_cache kv;
     struct model_scratch *scratch;
@@ -216,11 +217,11 @@ FALLIBLE vision_load(struct vision *v, const struct model_options *o, struct q_e
     enum q_code rc = vision_weights_load(&w, v->c, o, e);
     if (rc)
         return q_wrap(e, "images (--language-model-only serves the text model without them)");
-    const bool again = v->w != NULL;
-    vision_weights_free(v->w);
-    v->w = w;
-    if (again)
+    if (v->w) {
+        v->next = w;
         return Q_OK;
+    }
+    v->w = w;
     v->kern = o->kern;
     v->team = o->team;
     v->n_thread = o->team ? team_size(o->team) : 1;
@@ -233,6 +234,15 @@ FALLIBLE vision_load(struct vision *v, const struct model_options *o, struct q_e
     log_info("images: %s; %.1f MiB", buf_str(&text), (double)vision_bytes(v) / (1 << 20));
     buf_release(&text);
     return Q_OK;
+}
+
+void vision_settle(struct vision *v, bool keeps_new)
+{
+    if (!v->next)
+        return;
+    vision_weights_free(keeps_new ? v->w : v->next);
+    v->w = keeps_new ? v->next : v->w;
+    v->next = NULL;
 }
 
 uint64_t vision_bytes(const struct vision *v)

@@ -44,9 +44,10 @@ FALLIBLE vision_keep_image(const struct vision *v, unsigned char *to, const unsi
 void vision_tokens(const struct vision *v, struct vision_size kept, uint32_t first, uint32_t n,
                    uint32_t *ids);
 
-/* o: of the text model; o->team computes later, too. Again: other weights, after a reload; on an
- * error the old ones stay. Errors: those of vision_weights_load. */
+/* o: of the text model; o->team computes later, too. Again: other weights beside the old ones, of
+ * which vision_settle keeps one. Errors: those of vision_weights_load; there are no others then. */
 FALLIBLE vision_load(struct vision *v, const struct model_options *o, struct q_err *e);
+void vision_settle(struct vision *v, bool keeps_new);
 uint64_t vision_bytes(const struct vision *v); /* of vision_load */
 struct vision_image {
     const unsigned char *kept;

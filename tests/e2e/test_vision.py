@@ -17,7 +17,7 @@ import pytest
 from servers import BIN, ROOT, Server
 
 FOLDERS = ROOT / "tests/data/vision"
-NAMES = ["llava", "llava-siglip", "smolvlm", "idefics3"]
+NAMES = ["llava", "llava-siglip", "smolvlm", "idefics3", "internvl"]
 F32 = ("--dtype", "float32", "--max-model-len", "256")
 ASK = {"max_tokens": 16, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
 

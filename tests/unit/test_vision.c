@@ -17,7 +17,7 @@
 #define TOLERANCE   1e-5 /* length of a row's error, of the row's own */
 #define TOLERANCE16 3e-2 /* in 16 bits */
 
-static const char *const folders[] = {"llava", "llava-siglip", "smolvlm", "idefics3"};
+static const char *const folders[] = {"llava", "llava-siglip", "smolvlm", "idefics3", "internvl"};
 #define N_FOLDER (sizeof folders / sizeof *folders)
 
 static unsigned char pixels[PIXELS_MAX], kept[KEPT_MAX];
@@ -245,6 +245,32 @@ static void test_sizes(void **state)
     assert_int_equal(l.n_row, 67);
 }
 
+/* Which grid an image gets: computed with transformers' get_optimal_tiled_canvas. */
+static void test_grids(void **state)
+{
+    static const struct fit fits[] = {
+        {448, 448, 448, 448, 1},     {1000, 1000, 1344, 1792, 10}, {1400, 1400, 1344, 1792, 10},
+        {800, 600, 1792, 1792, 13},  {600, 800, 1344, 2240, 13},   {4000, 1000, 1792, 896, 5},
+        {1000, 4000, 448, 2240, 5},  {100, 2000, 448, 5824, 13},   {896, 448, 896, 896, 3},
+        {2000, 1000, 1792, 1344, 9},
+    };
+    struct vision_config c = {
+        .model = vision_model_of("InternVLForConditionalGeneration"),
+        .image_size = 448,
+        .tiles_min = 1,
+        .tiles_max = 12,
+    };
+    (void)state;
+    assert_non_null(c.model);
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
+        const struct vision_size size =
+            vision_kept(&c, (struct vision_size){fits[i].height, fits[i].width});
+        assert_int_equal(size.width, fits[i].kept_width);
+        assert_int_equal(size.height, fits[i].kept_height);
+        assert_int_equal(vision_squares(vision_grid_of(&c, size)), fits[i].n_token);
+    }
+}
+
 /* ---- what a folder may say ---- */
 
 struct change {
@@ -286,6 +312,18 @@ static const struct change changes[] = {
     {"smolvlm", CONFIG "scale_factor", "3", "does not divide", true},
     {"smolvlm", PIXELS "max_image_size", "{\"longest_edge\": 64}", "tiles of 64", false},
     {"smolvlm", PIXELS "size", "{\"longest_edge\": 4096}", "more than 64 tiles", false},
+    {"internvl", CONFIG "downsample_ratio", "0.25", NULL, false},
+    {"internvl", CONFIG "downsample_ratio", "0.3", "does not divide", true},
+    {"internvl", CONFIG "vision_feature_select_strategy", "\"full\"", "several patches", false},
+    {"internvl", CONFIG "vision_config.image_size", "[32, 64]", "64 x 32", false},
+    {"internvl", CONFIG "vision_config.image_size", "[32]", "a list of two", true},
+    {"internvl", CONFIG "vision_config.image_size", "32", NULL, false},
+    {"internvl", CONFIG "vision_config.attention_bias", "false", NULL, false},
+    {"internvl", CONFIG "vision_config.use_qk_norm", "true", "use_qk_norm", false},
+    {"internvl", CONFIG "vision_config.norm_type", "\"rms_norm\"", "rms_norm", false},
+    {"internvl", PIXELS "max_patches", "64", "expected at most 63", true},
+    {"internvl", PIXELS "min_patches", "7", "no fewer", true},
+    {"internvl", PIXELS "size", "{\"height\": 64, \"width\": 64}", "tiles of 64", false},
     {"smolvlm", PIXELS "size", NULL, "more than 64 tiles", false}, /* 1456 of 32 */
 };
 
@@ -422,8 +460,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_folders), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_dummy),
+        cmocka_unit_test(test_grids),   cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_dummy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

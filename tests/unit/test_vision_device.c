@@ -97,6 +97,7 @@ static void test_models(void **state)
         make_request(i);
     check_model("tests/data/vision/smolvlm");
     check_model("tests/data/vision/llava");
+    check_model("tests/data/vision/internvl");
 }
 
 int main(void)

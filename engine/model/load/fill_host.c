@@ -196,6 +196,8 @@ void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint
     }
     for (uint32_t i = 0; i < n && s->unit; i++)
         make_unit(rows + (size_t)i * s->cols, s->cols);
+    for (size_t i = 0; i < (size_t)n * s->cols && s->by; i++)
+        rows[i] *= load_f32(s->by->data, s->by->dtype, o + i / s->cols);
 }
 
 /* Neighbouring rows of the source that are neighbours in one panel too. */
@@ -221,7 +223,7 @@ static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t 
 static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
-    const bool as_it_is = s->quant.q && !s->unit && !weight_quant_is_made(s) &&
+    const bool as_it_is = s->quant.q && !s->unit && !s->by && !weight_quant_is_made(s) &&
                           (j->dst->group || weight_quant_is_int8(s));
     for (struct piece p; from < end; from = p.to) {
         const uint32_t row = weight_source_row(s, from);
@@ -300,6 +302,8 @@ void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind 
                 dst[i + k] = s->tensor ? load_f32(s->tensor->data, s->dtype, at + k) + s->plus
                                        : weight_source_made(s, i + k);
     }
+    for (uint32_t i = 0; i < s->rows && s->by; i++)
+        dst[i] *= load_f32(s->by->data, s->by->dtype, i);
 }
 
 void fill_vector(float *to, const struct load_plan *p, const struct load_row *r)

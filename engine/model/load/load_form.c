@@ -26,7 +26,7 @@ size_t load_form_bytes(const struct packed *w, const struct device_link *device)
 }
 
 /* float32 keeps 16-bit checkpoints as they are: every product is then of the same f32 values, from
- * half the bytes. Rows that are divided by their lengths are other values. A device multiplies what
+ * half the bytes. Rows that are divided or multiplied are other values. A device multiplies what
  * is of one type. */
 enum dtype load_form_floats(const struct load_options *o, const struct weight_source *parts,
                             uint32_t n)
@@ -34,7 +34,7 @@ enum dtype load_form_floats(const struct load_options *o, const struct weight_so
     if (o->dtype != DT_F32 || o->device)
         return o->dtype;
     for (uint32_t i = 0; i < n; i++)
-        if (parts[i].dtype != parts[0].dtype || parts[i].unit)
+        if (parts[i].dtype != parts[0].dtype || parts[i].unit || parts[i].by)
             return DT_F32;
     return parts[0].dtype;
 }

@@ -412,13 +412,28 @@ static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weigh
     return Q_OK;
 }
 
+/* Rows and biases that are multiplied by the numbers of another tensor. */
+static void scale_outputs(struct weight_source s[W_COUNT])
+{
+    static const enum arch_slot scaled[][2] = {
+        {W_O, W_O_SCALE},
+        {W_O_BIAS, W_O_SCALE},
+        {W_DOWN, W_DOWN_SCALE},
+        {W_DOWN_BIAS, W_DOWN_SCALE},
+    };
+    for (size_t i = 0; i < sizeof scaled / sizeof *scaled; i++)
+        s[scaled[i][0]].by = s[scaled[i][1]].tensor;
+    s[W_O_SCALE].present = s[W_DOWN_SCALE].present = false; /* they have no rows of their own */
+}
+
 /* All rows of the model, of a layer, or of an expert. s: [W_COUNT], what was found. */
 static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place at,
-                         const struct weight_source *s)
+                         struct weight_source *s)
 {
     struct weight_source tied[W_COUNT];
     const size_t first = l->plan->n_row;
     enum q_code rc = Q_OK;
+    scale_outputs(s);
     for (uint32_t i = 0; i < DEST_COUNT && !rc; i++) {
         const struct dest *d = &dests[i];
         struct load_row r = {.dest = (enum load_dest)i, .of = at};

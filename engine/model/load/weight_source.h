@@ -72,6 +72,7 @@ struct weight_source { /* where one slot's numbers come from */
     uint32_t n_head;
     const struct tensor_set *files; /* with heads: the others */
     bool unit;                      /* its rows are divided by their lengths */
+    const struct tensor *by;        /* a number for each row, which it is multiplied by, or NULL */
     struct weight_pad pad;          /* rows and cols are those of whole heads */
     float plus;                     /* what its numbers are stored less than they stand for */
     double fade;                    /* ARCH_RATES: the layer's factor of rates */
@@ -107,7 +108,7 @@ static inline size_t weight_source_first(const struct weight_source *s)
 /* Are its rows where the tensor has them, as they are? */
 static inline bool weight_source_has_rows(const struct weight_source *s)
 {
-    return s->tensor && !s->transposed && !s->unit && !s->pad.head;
+    return s->tensor && !s->transposed && !s->unit && !s->by && !s->pad.head;
 }
 
 /* The tensor's row that is row r. */

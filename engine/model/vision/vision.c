@@ -71,10 +71,9 @@ FALLIBLE vision_open(struct vision **out, const char *dir, const struct vision_o
 
 static void describe(struct buf *out, const struct vision_config *c)
 {
-    const struct vision_size square = {1, 1}; /* no image has more tiles than a square one */
-    const uint32_t n = vision_squares(vision_grid_of(c, vision_kept(c, square)));
     buf_printf(out, "tower %s, %u layers, %u squares of %u x %u pixels at most, %u rows each",
-               c->tower->type, c->layers.n_layer, n, c->image_size, c->image_size, c->n_token);
+               c->tower->type, c->layers.n_layer, vision_squares_max(c), c->image_size,
+               c->image_size, c->n_token);
 }
 
 FALLIBLE vision_describe(struct buf *out, bool *served, const char *dir,
@@ -127,6 +126,8 @@ uint32_t vision_rows(const struct vision *v, struct vision_size image)
 
 uint32_t vision_rows_max(const struct vision *v)
 {
+    if (v->c->model->cut == VISION_CUT_GRID)
+        return vision_squares_max(v->c) * v->c->n_token + 2;
     return vision_rows(v,
                        (struct vision_size){1, 1}); /* no image has more tiles than a square one */
 }
@@ -163,7 +164,7 @@ static void cut_work(struct work *w, struct region_cutter *c, const struct visio
 {
     const struct vision_config *f = v->c;
     const size_t hidden = f->layers.hidden_size, n_row = f->n_row, f32 = sizeof(float);
-    const bool is_mlp = f->model->projector == VISION_MLP;
+    const bool is_mlp = f->model->projector != VISION_SHUFFLE;
     w->patches = region_cut(c, (size_t)f->n_side * f->n_side * f->n_patch, f32);
     w->x = region_cut(c, n_row * hidden, f32);
     w->y = region_cut(c, n_row * hidden, f32);
@@ -324,28 +325,33 @@ static void multiply(const struct square_run *p, const struct product *m)
     matmul_run(p->v->kern, &a, &p->x);
 }
 
-static void norm(const struct square_run *p, float *rows, struct rows r, const float *weight,
-                 const float *bias)
+struct row_norm {
+    const float *const *weight_bias; /* [2]; NULL in it: none */
+    uint32_t n_col;
+    double eps;
+};
+
+static void normalize(const struct square_run *p, float *rows, struct rows r, struct row_norm how)
 {
-    const uint32_t n = p->v->c->layers.hidden_size;
+    const uint32_t n = how.n_col;
     const struct layer_norm_args a = {
         .y = rows + (size_t)r.at * n,
         .y_dtype = DT_F32,
         .x = rows + (size_t)r.at * n,
-        .w = weight,
-        .b = bias,
+        .w = how.weight_bias[0],
+        .b = how.weight_bias[1],
         .n_row = r.n,
         .n_col = n,
         .x_stride = n,
         .y_stride = n,
-        .eps = (float)p->v->c->layers.rms_norm_eps,
+        .eps = (float)how.eps,
     };
     const struct kern_exec alone = {
         .nth = 1,
         .scratch = p->x.scratch,
         .scratch_bytes = p->x.scratch_bytes,
     };
-    if (weight && r.n)
+    if (how.weight_bias[0] && r.n)
         p->v->kern->layer_norm(&a, &alone);
 }
 
@@ -367,16 +373,16 @@ static void embed_patches(const struct square_run *p)
                     .bias = w->patch_bias,
                     .x = to->patches,
                     .x_stride = c->n_patch,
-                    .y = to->x + (c->tower->has_class ? hidden : 0),
+                    .y = to->x + (c->tower->class_row ? hidden : 0),
                     .y_stride = hidden,
                     .n_row = n,
                 });
-    if (c->tower->has_class && p->x.ith == 0)
+    if (c->tower->class_row && p->x.ith == 0)
         memcpy(to->x, w->class_row, hidden * sizeof *to->x);
     meet(p);
     for (size_t i = (size_t)all.at * hidden; i < (size_t)(all.at + all.n) * hidden; i++)
         to->x[i] += w->positions[i];
-    norm(p, to->x, all, w->first_norm, w->first_norm_bias);
+    normalize(p, to->x, all, (struct row_norm){w->first_norm, hidden, c->layers.rms_norm_eps});
     meet(p);
 }
 
@@ -401,25 +407,30 @@ static void run_layers(const struct square_run *p)
     };
     model_forward(v->w->layers, &b, &v->kv, v->scratch, NULL, p->team, p->x.ith, p->x.nth);
     meet(p);
-    norm(p, w->y, share(p, n), v->w->last_norm, v->w->last_norm_bias);
+    const struct model_config *l = &v->c->layers;
+    normalize(p, w->y, share(p, n),
+              (struct row_norm){v->w->last_norm, l->hidden_size, l->rms_norm_eps});
 }
 
 /* Squares of patches become rows: patch (dy, dx) of a square is columns from (dy * shuffle + dx) *
- * hidden on. */
+ * hidden on. The norm behind it has torch's eps. */
 static void shuffle(const struct square_run *p)
 {
     const struct vision_config *c = p->v->c;
     const size_t hidden = c->layers.hidden_size;
     const uint32_t s = c->shuffle, n = c->n_side / s;
     const struct rows mine = share(p, n * n);
+    const float *from = p->v->work.y + (c->tower->class_row ? hidden : 0);
     float *to = p->v->work.shuffled + mine.at * hidden * s * s;
     meet(p);
     for (uint32_t i = mine.at; i < mine.at + mine.n; i++)
         for (uint32_t dy = 0; dy < s; dy++) {
-            const size_t from = (size_t)(i / n * s + dy) * c->n_side + i % n * s;
-            memcpy(to, p->v->work.y + from * hidden, s * hidden * sizeof *to);
+            const size_t at = (size_t)(i / n * s + dy) * c->n_side + i % n * s;
+            memcpy(to, from + at * hidden, s * hidden * sizeof *to);
             to += s * hidden;
         }
+    normalize(p, p->v->work.shuffled, mine,
+              (struct row_norm){p->v->w->shuffled_norm, (uint32_t)hidden * s * s, 1e-5});
 }
 
 static void activate(const struct square_run *p)
@@ -449,7 +460,7 @@ static void project(const struct square_run *p)
     const struct vision_weights *w = p->v->w;
     const struct work *from = &p->v->work;
     const size_t hidden = c->layers.hidden_size;
-    const bool drops_class = c->tower->has_class && !c->keeps_class;
+    const bool drops_class = c->tower->class_row && !c->keeps_class;
     struct product m = {
         .w = &w->project[0],
         .bias = w->project_bias[0],

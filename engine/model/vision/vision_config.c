@@ -39,6 +39,25 @@ static FALLIBLE read_size(uint32_t *out, const struct hub_json_at *at, const cha
     return rc;
 }
 
+/* The same of a side of a square: a number, or a list of two that are equal. */
+static FALLIBLE read_side(uint32_t *out, struct reading *r, const char *key, uint32_t usual)
+{
+    const json_t *v = hub_json_find(&r->tower, key);
+    if (!json_is_array(v))
+        return read_size(out, &r->tower, key, usual, r->e);
+    const json_int_t a = json_integer_value(json_array_get(v, 0)),
+                     b = json_integer_value(json_array_get(v, 1));
+    *out = usual;
+    if (json_array_size(v) != 2 || a < 1 || b < 1 || a > 1 << 20)
+        return q_fail(r->e, Q_CORRUPT, "%s: vision_config: %s, expected a number or a list of two",
+                      r->config_path, key);
+    if (a != b)
+        refuse(r, "a tower that reads %lld x %lld pixels (%s) is not supported", (long long)b,
+               (long long)a, key);
+    *out = (uint32_t)a;
+    return Q_OK;
+}
+
 static FALLIBLE read_text(char out[CONFIG_NAME_MAX], const struct hub_json_at *at, const char *key,
                           const char *usual, struct q_err *e)
 {
@@ -76,8 +95,10 @@ static FALLIBLE read_depth(struct reading *r)
     const json_t *layer = hub_json_find(&r->outer, "vision_feature_layer");
     struct model_config *c = &r->v->layers;
     int64_t at = -2;
-    if (r->v->model->projector != VISION_MLP)
+    if (r->v->model->projector == VISION_SHUFFLE)
         return Q_OK;
+    if (r->v->model->projector == VISION_SHUFFLE_MLP)
+        at = -1;
     if (json_is_array(layer)) {
         refuse(r, "vision_feature_layer with several layers is not supported");
         return Q_OK;
@@ -96,7 +117,7 @@ static FALLIBLE read_depth(struct reading *r)
 static FALLIBLE read_strategy(struct reading *r)
 {
     const char *strategy = "default";
-    if (r->v->model->projector != VISION_MLP)
+    if (r->v->model->projector == VISION_SHUFFLE)
         return Q_OK;
     const enum q_code rc =
         hub_json_str(&strategy, &r->outer, "vision_feature_select_strategy", r->e);
@@ -105,10 +126,13 @@ static FALLIBLE read_strategy(struct reading *r)
         return q_fail(r->e, Q_CORRUPT,
                       "%s: vision_feature_select_strategy is \"%.40s\", expected default or full",
                       r->config_path, strategy);
-    if (!is_full && !r->v->tower->has_class)
+    if (!is_full && !r->v->tower->class_row)
         refuse(r, "vision_feature_select_strategy \"default\" of a tower without a class row is "
                   "not supported");
-    r->v->keeps_class = is_full && r->v->tower->has_class;
+    if (is_full && r->v->tower->class_row && r->v->model->projector != VISION_MLP)
+        refuse(r, "vision_feature_select_strategy \"full\" with rows of several patches is not "
+                  "supported");
+    r->v->keeps_class = is_full && r->v->tower->class_row;
     return rc;
 }
 
@@ -126,8 +150,8 @@ static FALLIBLE read_sizes(struct reading *r)
         (rc = read_size(&c->n_layer, &r->tower, "num_hidden_layers", t->n_layer, e)) ||
         (rc = read_size(&c->n_head, &r->tower, "num_attention_heads", t->n_head, e)) ||
         (rc = read_size(&channels, &r->tower, "num_channels", VISION_CHANNELS, e)) ||
-        (rc = read_size(&r->v->image_size, &r->tower, "image_size", t->image_size, e)) ||
-        (rc = read_size(&r->v->patch_size, &r->tower, "patch_size", t->patch_size, e)) ||
+        (rc = read_side(&r->v->image_size, r, "image_size", t->image_size)) ||
+        (rc = read_side(&r->v->patch_size, r, "patch_size", t->patch_size)) ||
         (rc = hub_json_number(&eps, &r->tower, "layer_norm_eps", (struct hub_json_range){0, 1},
                               e)) ||
         (rc = read_text(c->hidden_act, &r->tower, "hidden_act", t->act, e)))
@@ -161,49 +185,88 @@ static void complete_layers(struct vision_config *v, const struct model_config *
     c->vocab_size = 1;
     c->bos_id = UINT32_MAX;
     c->max_position = v->n_row;
-    c->attention_bias = c->attention_out_bias = c->mlp_bias = true;
+    c->attention_out_bias = c->mlp_bias = true;
     c->dtype = text->dtype;
     c->rope.kind = ROPE_DEFAULT;
     c->rope.theta = 10000;
     c->rope.factor = 1;
 }
 
+/* What a tower may have and none of ours computes. */
+static FALLIBLE read_rest(struct reading *r)
+{
+    struct model_config *c = &r->v->layers;
+    const bool is_internvl = r->v->model->projector == VISION_SHUFFLE_MLP;
+    bool norms_qk = false, is_absolute = true, is_mean = true;
+    const char *norm = "layer_norm";
+    enum q_code rc;
+    c->attention_bias = !is_internvl;
+    if (!is_internvl)
+        return Q_OK;
+    if ((rc = hub_json_bool(&c->attention_bias, &r->tower, "attention_bias", r->e)) ||
+        (rc = hub_json_bool(&norms_qk, &r->tower, "use_qk_norm", r->e)) ||
+        (rc = hub_json_bool(&is_absolute, &r->tower, "use_absolute_position_embeddings", r->e)) ||
+        (rc = hub_json_bool(&is_mean, &r->tower, "use_mean_pooling", r->e)) ||
+        (rc = hub_json_str(&norm, &r->tower, "norm_type", r->e)))
+        return rc;
+    if (norms_qk || !is_absolute || !is_mean || strcmp(norm, "layer_norm") != 0)
+        refuse(r,
+               "a tower with use_qk_norm, norms of type %.20s, without positions or without "
+               "use_mean_pooling is not supported",
+               norm);
+    return Q_OK;
+}
+
 static FALLIBLE read_tower(struct reading *r)
 {
     enum q_code rc;
-    if ((rc = find_tower(r)) || r->why->len || (rc = read_sizes(r)) || (rc = read_depth(r)) ||
-        (rc = read_strategy(r)))
+    if ((rc = find_tower(r)) || r->why->len || (rc = read_sizes(r)) || (rc = read_rest(r)) ||
+        (rc = read_depth(r)) || (rc = read_strategy(r)))
         return rc;
     struct vision_config *v = r->v;
     v->n_side = v->image_size / v->patch_size;
-    v->n_row = v->n_side * v->n_side + v->tower->has_class;
+    v->n_row = v->n_side * v->n_side + (v->tower->class_row != NULL);
     v->n_patch = VISION_CHANNELS * v->patch_size * v->patch_size;
     return Q_OK;
 }
 
 /* ---- the projector ---- */
 
-static FALLIBLE read_projector(struct reading *r, const struct model_config *text)
+static FALLIBLE read_mlp(struct reading *r)
 {
     struct vision_config *v = r->v;
     enum arch_activation act;
+    enum q_code rc = read_text(v->projector_act, &r->outer, "projector_hidden_act", "gelu", r->e);
+    v->has_projector_bias = true;
+    if (!rc && v->model->projector == VISION_MLP)
+        rc = hub_json_bool(&v->has_projector_bias, &r->outer, "multimodal_projector_bias", r->e);
+    if (!rc && (!arch_activation_parse(&act, v->projector_act) || act == ARCH_XIELU))
+        refuse(r, "projector_hidden_act \"%s\" is not supported", v->projector_act);
+    return rc;
+}
+
+static FALLIBLE read_projector(struct reading *r, const struct model_config *text)
+{
+    struct vision_config *v = r->v;
     enum q_code rc = Q_OK;
+    double ratio = 0.5;
     v->text_size = text->hidden_size;
     v->shuffle = 1;
-    if (v->model->projector == VISION_SHUFFLE) {
+    if (v->model->projector == VISION_SHUFFLE)
         rc = read_size(&v->shuffle, &r->outer, "scale_factor", 2, r->e);
-        if (!rc && v->n_side % v->shuffle)
-            return q_fail(r->e, Q_CORRUPT,
-                          "%s: scale_factor %u does not divide the %u patches of "
-                          "a side",
-                          r->config_path, v->shuffle, v->n_side);
-    } else if (!(rc = read_text(v->projector_act, &r->outer, "projector_hidden_act", "gelu",
-                                r->e))) {
-        v->has_projector_bias = true;
-        rc = hub_json_bool(&v->has_projector_bias, &r->outer, "multimodal_projector_bias", r->e);
-        if (!arch_activation_parse(&act, v->projector_act) || act == ARCH_XIELU)
-            refuse(r, "projector_hidden_act \"%s\" is not supported", v->projector_act);
+    if (v->model->projector == VISION_SHUFFLE_MLP) {
+        rc = hub_json_number(&ratio, &r->outer, "downsample_ratio",
+                             (struct hub_json_range){1.0 / 64, 1}, r->e);
+        v->shuffle = (uint32_t)(1 / ratio + 0.5);
     }
+    if (rc)
+        return rc;
+    if (v->n_side % v->shuffle)
+        return q_fail(
+            r->e, Q_CORRUPT, "%s: %s does not divide the %u patches of a side", r->config_path,
+            v->model->projector == VISION_SHUFFLE ? "scale_factor" : "downsample_ratio", v->n_side);
+    if (v->model->projector != VISION_SHUFFLE)
+        rc = read_mlp(r);
     const uint32_t n = v->n_side / v->shuffle;
     v->n_token = n * n + v->keeps_class;
     return rc;
@@ -299,7 +362,7 @@ static FALLIBLE read_square(struct reading *r)
 {
     struct vision_config *v = r->v;
     uint32_t shortest, height, crop_height, crop_width;
-    bool resizes = true, crops = v->tower->has_class;
+    bool resizes = true, crops = v->tower->class_row != NULL;
     enum q_code rc;
     if ((rc = read_edge(&shortest, r, "size", "shortest_edge")) ||
         (rc = read_edge(&height, r, "size", "height")) ||
@@ -351,6 +414,27 @@ static FALLIBLE read_tiles(struct reading *r)
     return Q_OK;
 }
 
+/* transformers' processor of InternVL always divides an image, whatever crop_to_patches says. */
+static FALLIBLE read_grid(struct reading *r)
+{
+    struct vision_config *v = r->v;
+    uint32_t height;
+    enum q_code rc;
+    if ((rc = read_edge(&height, r, "size", "height")) ||
+        (rc = read_size(&v->tiles_min, &r->pixels, "min_patches", 1, r->e)) ||
+        (rc = read_size(&v->tiles_max, &r->pixels, "max_patches", 12, r->e)))
+        return rc;
+    if (height && height != v->image_size)
+        refuse(r, "tiles of %u x %u pixels (size) are not supported by a tower of %u", height,
+               height, v->image_size);
+    if (v->tiles_min > v->tiles_max || v->tiles_max >= VISION_TILES_MAX)
+        return q_fail(r->e, Q_CORRUPT,
+                      "%s: min_patches %u and max_patches %u, expected at most %u, and no fewer "
+                      "than min_patches",
+                      r->pixels.path, v->tiles_min, v->tiles_max, VISION_TILES_MAX - 1);
+    return Q_OK;
+}
+
 static FALLIBLE read_pixels(struct reading *r)
 {
     int64_t filter = r->v->model->filter;
@@ -361,7 +445,14 @@ static FALLIBLE read_pixels(struct reading *r)
     if (filter > IMAGE_BICUBIC)
         refuse(r, "resample %d is not supported, expected 0 to 3", (int)filter);
     r->v->filter = (enum image_filter)filter;
-    return r->v->model->cut == VISION_CUT_TILES ? read_tiles(r) : read_square(r);
+    switch (r->v->model->cut) {
+    case VISION_CUT_TILES:
+        return read_tiles(r);
+    case VISION_CUT_GRID:
+        return read_grid(r);
+    default:
+        return read_square(r);
+    }
 }
 
 FALLIBLE vision_options_processor(struct vision_options *o, const char *text, struct q_err *e)

@@ -11,6 +11,8 @@
 #include "common/image/resize.h"
 #include "engine/model/vision/vision_options.h"
 
+struct arch_tensor;
+
 #define VISION_CHANNELS   3u
 #define VISION_SIDE_MAX   4096u /* pixels along a side of a square, or of a resized image */
 #define VISION_TILES_SIDE 8u    /* in a row or a column */
@@ -19,19 +21,25 @@
 
 enum vision_cut {
     VISION_CUT_SQUARE, /* one square: the image resized, then its middle */
-    VISION_CUT_TILES   /* Idefics 3: squares in rows and columns, then the whole image as one */
+    VISION_CUT_TILES,  /* Idefics 3: squares in rows and columns, then the whole image as one */
+    VISION_CUT_GRID    /* the same by the grid whose ratio is nearest: InternVL, arXiv:2404.16821 */
 };
 enum vision_projector {
-    VISION_MLP,    /* product, activation, product: LLaVA 1.5, arXiv:2310.03744 */
-    VISION_SHUFFLE /* squares of patches side by side in one row, then a product: Idefics 3,
-                      arXiv:2408.12637 */
+    VISION_MLP,        /* product, activation, product: LLaVA 1.5, arXiv:2310.03744 */
+    VISION_SHUFFLE,    /* squares of patches side by side in one row, then a product: Idefics 3,
+                       arXiv:2408.12637 */
+    VISION_SHUFFLE_MLP /* such rows, a norm, then as MLP: InternVL */
 };
 
 struct vision_tower { /* a kind of tower: vision_config.model_type */
     const char *type;
     const char *prefixes[VISION_NAMES]; /* of its tensors, by who wrote the files; NULL ends them */
-    bool has_class;                     /* a row of its own before those of the patches: CLIP */
-    bool has_patch_bias, has_first_norm;
+    const struct arch_tensor *layer;    /* [n_layer_tensor] names behind a prefix */
+    uint32_t n_layer_tensor;
+    const char *patch, *positions; /* names; of the patches' product without .weight and .bias */
+    const char *class_row;         /* a row of its own before those of the patches; NULL: none */
+    const char *first_norm, *last_norm; /* before and behind the layers; NULL: none */
+    bool has_patch_bias;
     uint32_t hidden_size, intermediate_size, n_layer, n_head, image_size, patch_size;
     const char *act;
     double eps;
@@ -70,7 +78,8 @@ struct vision_config {
     enum image_filter filter;
     uint32_t shortest_edge; /* VISION_CUT_SQUARE; 0: resized to the square, whatever the ratio */
     uint32_t longest_edge;  /* VISION_CUT_TILES */
-    bool splits;            /* VISION_CUT_TILES: into tiles; else one square alone */
+    uint32_t tiles_min, tiles_max; /* VISION_CUT_GRID */
+    bool splits;                   /* VISION_CUT_TILES: into tiles; else one square alone */
 };
 
 /* Is the architecture one whose images are served? NULL: no row. */

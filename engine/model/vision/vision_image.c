@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/vision/vision_image.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
@@ -67,9 +68,33 @@ static bool is_one_square(const struct vision_config *v, struct vision_size s)
     return s.height <= v->image_size && s.width <= v->image_size;
 }
 
+/* Of all grids the one whose ratio is nearest to the image's; of two that are as near, the larger
+ * one if the image has more than half of its pixels. */
+static struct vision_grid nearest_grid(const struct vision_config *v, struct vision_size image)
+{
+    const double ratio = (double)image.width / image.height;
+    const double area = (double)image.width * image.height;
+    const double square = (double)v->image_size * v->image_size;
+    struct vision_grid best = {1, 1};
+    double least = INFINITY;
+    for (uint32_t n = v->tiles_min; n <= v->tiles_max; n++)
+        for (uint32_t cols = 1; cols <= n; cols++) {
+            const double off = fabs(ratio - (double)cols / (n / cols));
+            if (n % cols || off > least || (off >= least && area <= 0.5 * square * n))
+                continue;
+            least = off;
+            best = (struct vision_grid){n / cols, cols};
+        }
+    return best;
+}
+
 struct vision_size vision_kept(const struct vision_config *v, struct vision_size image)
 {
     const uint32_t side = v->image_size;
+    if (v->model->cut == VISION_CUT_GRID) {
+        const struct vision_grid g = nearest_grid(v, image);
+        return (struct vision_size){(g.rows + (g.rows * g.cols > 1)) * side, g.cols * side};
+    }
     if (v->model->cut != VISION_CUT_TILES || !v->splits)
         return (struct vision_size){side, side};
     const struct vision_size s = by_squares(v, by_longest(v, image));
@@ -82,6 +107,14 @@ struct vision_grid vision_grid_of(const struct vision_config *v, struct vision_s
     if (is_one_square(v, kept))
         return (struct vision_grid){0, 0};
     return (struct vision_grid){kept.height / side - 1, kept.width / side};
+}
+
+/* Tiles of one ratio: no image has more than a square one. */
+uint32_t vision_squares_max(const struct vision_config *v)
+{
+    if (v->model->cut == VISION_CUT_GRID)
+        return v->tiles_max + (v->tiles_max > 1);
+    return vision_squares(vision_grid_of(v, vision_kept(v, (struct vision_size){1, 1})));
 }
 
 struct vision_size vision_square_at(const struct vision_config *v, struct vision_grid g, uint32_t i)
@@ -126,6 +159,32 @@ static FALLIBLE keep_square(unsigned char *to, const struct vision_config *v,
     return rc;
 }
 
+/* The square of the whole image, below the tiles. */
+static void put_whole(unsigned char *to, const struct image *whole, uint32_t rows, size_t width)
+{
+    unsigned char *below = to + (size_t)rows * width * VISION_CHANNELS;
+    memset(below, 0, (size_t)whole->height * width * VISION_CHANNELS);
+    copy_rows(below, width, whole, 0, 0, (struct vision_size){whole->height, whole->width});
+}
+
+static FALLIBLE keep_grid(unsigned char *to, const struct vision_config *v,
+                          const struct image *image, struct q_err *e)
+{
+    struct image tiled = {0}, whole = {0};
+    const struct vision_grid g = nearest_grid(v, (struct vision_size){image->height, image->width});
+    const uint32_t side = v->image_size;
+    const struct vision_size t = {g.rows * side, g.cols * side};
+    enum q_code rc = image_resize(&tiled, image, t.width, t.height, v->filter, e);
+    if (!rc)
+        copy_rows(to, t.width, &tiled, 0, 0, t);
+    if (!rc && !is_one_square(v, t) &&
+        !(rc = image_resize(&whole, image, side, side, v->filter, e)))
+        put_whole(to, &whole, t.height, t.width);
+    image_release(&tiled);
+    image_release(&whole);
+    return rc;
+}
+
 static FALLIBLE keep_tiles(unsigned char *to, const struct vision_config *v,
                            const struct image *image, struct q_err *e)
 {
@@ -137,11 +196,8 @@ static FALLIBLE keep_tiles(unsigned char *to, const struct vision_config *v,
         !(rc = image_resize(&tiled, &first, t.width, t.height, v->filter, e)))
         copy_rows(to, t.width, &tiled, 0, 0, t);
     if (!rc && !is_one_square(v, t) &&
-        !(rc = image_resize(&whole, &tiled, square.width, square.height, v->filter, e))) {
-        unsigned char *below = to + (size_t)t.height * t.width * VISION_CHANNELS;
-        memset(below, 0, (size_t)square.height * t.width * VISION_CHANNELS);
-        copy_rows(below, t.width, &whole, 0, 0, square);
-    }
+        !(rc = image_resize(&whole, &tiled, square.width, square.height, v->filter, e)))
+        put_whole(to, &whole, t.height, t.width);
     image_release(&first);
     image_release(&tiled);
     image_release(&whole);
@@ -156,6 +212,8 @@ FALLIBLE vision_keep(unsigned char *to, const struct vision_config *v, const uns
         .height = image.height,
         .rgb = (unsigned char *)(uintptr_t)rgb,
     };
+    if (v->model->cut == VISION_CUT_GRID)
+        return keep_grid(to, v, &from, e);
     return v->model->cut == VISION_CUT_TILES && v->splits ? keep_tiles(to, v, &from, e)
                                                           : keep_square(to, v, &from, e);
 }
@@ -218,8 +276,15 @@ void vision_layout(struct vision_layout *out, const struct vision_config *v,
                    const struct vision_words *w, struct vision_grid g)
 {
     out->n = out->n_row = 0;
-    if (v->model->cut != VISION_CUT_TILES) {
+    if (v->model->cut == VISION_CUT_SQUARE) {
         add_run(out, v, VISION_ROWS, 0);
+        return;
+    }
+    if (v->model->cut == VISION_CUT_GRID) {
+        add_run(out, v, w->start, 0);
+        for (uint32_t i = 0; i < vision_squares(g); i++)
+            add_run(out, v, VISION_ROWS, i);
+        add_run(out, v, w->end, 0);
         return;
     }
     add_tiles(out, v, w, g);
@@ -253,6 +318,12 @@ static FALLIBLE encode(uint32_t out[VISION_NEWLINES], uint32_t *n, const struct 
     return rc;
 }
 
+static FALLIBLE read_ends(struct vision_words *w, const struct tokenizer *t, struct q_err *e)
+{
+    const enum q_code rc = find_token(&w->start, t, "<img>", e);
+    return rc ? rc : find_token(&w->end, t, "</img>", e);
+}
+
 static FALLIBLE read_words(struct vision_words *w, const struct vision_config *v,
                            const struct tokenizer *t, struct q_err *e)
 {
@@ -276,11 +347,11 @@ FALLIBLE vision_words_read(struct vision_words *w, const struct vision_config *v
 {
     struct tokenizer *t = NULL;
     memset(w, 0, sizeof *w);
-    if (v->model->cut != VISION_CUT_TILES)
+    if (v->model->cut == VISION_CUT_SQUARE)
         return Q_OK;
     enum q_code rc = tokenizer_open(&t, dir, e);
     if (!rc)
-        rc = read_words(w, v, t, e);
+        rc = v->model->cut == VISION_CUT_GRID ? read_ends(w, t, e) : read_words(w, v, t, e);
     tokenizer_free(t);
     return rc;
 }

@@ -29,6 +29,8 @@ static inline uint32_t vision_squares(struct vision_grid g)
 {
     return g.rows * g.cols + 1;
 }
+/* The most squares of an image. */
+uint32_t vision_squares_max(const struct vision_config *v);
 /* rgb: [image.height, image.width, 3]; to: [kept.height, kept.width, 3]. Errors: Q_NO_MEMORY. */
 FALLIBLE vision_keep(unsigned char *to, const struct vision_config *v, const unsigned char *rgb,
                      struct vision_size image, struct q_err *e);
@@ -47,11 +49,12 @@ void vision_patches(float *out, const struct vision_config *v, const struct visi
 /* ---- the prompt ---- */
 
 #define VISION_NEWLINES 4u
-struct vision_words { /* token ids around the rows of tiles */
-    uint32_t around, whole;
+struct vision_words {                                     /* token ids around the rows of tiles */
+    uint32_t around, whole;                               /* VISION_CUT_TILES, as what follows */
     uint32_t tiles[VISION_TILES_SIDE][VISION_TILES_SIDE]; /* of row, column */
     uint32_t newline[VISION_NEWLINES], n_newline;         /* behind a row of tiles */
     uint32_t last[VISION_NEWLINES], n_last;               /* behind the last one */
+    uint32_t start, end;                                  /* VISION_CUT_GRID: around all rows */
 };
 #define VISION_ROWS UINT32_MAX /* vision_run.token: rows of a square */
 struct vision_run {            /* what stands for an image, in order */

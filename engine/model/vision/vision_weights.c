@@ -8,27 +8,6 @@
 
 /* ---- the layers ---- */
 
-/* clang-format off */
-static const struct arch_tensor layer_tensors[VISION_LAYER_TENSORS] = {
-    {"encoder.layers.%u.layer_norm1.weight",        W_ATTN_NORM,      {D_HIDDEN},          SHARD_NONE, WHEN_ALWAYS},
-    {"encoder.layers.%u.layer_norm1.bias",          W_ATTN_NORM_BIAS, {D_HIDDEN},          SHARD_NONE, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.q_proj.weight",   W_Q,              {D_Q, D_HIDDEN},     SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.q_proj.bias",     W_Q_BIAS,         {D_Q},               SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.k_proj.weight",   W_K,              {D_KV, D_HIDDEN},    SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.k_proj.bias",     W_K_BIAS,         {D_KV},              SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.v_proj.weight",   W_V,              {D_KV, D_HIDDEN},    SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.v_proj.bias",     W_V_BIAS,         {D_KV},              SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.out_proj.weight", W_O,              {D_HIDDEN, D_Q},     SHARD_COLS, WHEN_ALWAYS},
-    {"encoder.layers.%u.self_attn.out_proj.bias",   W_O_BIAS,         {D_HIDDEN},          SHARD_NONE, WHEN_ALWAYS},
-    {"encoder.layers.%u.layer_norm2.weight",        W_MLP_NORM,       {D_HIDDEN},          SHARD_NONE, WHEN_ALWAYS},
-    {"encoder.layers.%u.layer_norm2.bias",          W_MLP_NORM_BIAS,  {D_HIDDEN},          SHARD_NONE, WHEN_ALWAYS},
-    {"encoder.layers.%u.mlp.fc1.weight",            W_UP,             {D_INTER, D_HIDDEN}, SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.mlp.fc1.bias",              W_UP_BIAS,        {D_INTER},           SHARD_ROWS, WHEN_ALWAYS},
-    {"encoder.layers.%u.mlp.fc2.weight",            W_DOWN,           {D_HIDDEN, D_INTER}, SHARD_COLS, WHEN_ALWAYS},
-    {"encoder.layers.%u.mlp.fc2.bias",              W_DOWN_BIAS,      {D_HIDDEN},          SHARD_NONE, WHEN_ALWAYS},
-};
-/* clang-format on */
-
 static const struct arch_layer layer = {
     .norm = ARCH_NORM_LAYER,
     .positions = ARCH_NO_POSITIONS,
@@ -39,15 +18,17 @@ static const struct arch_layer layer = {
 
 static void make_family(struct vision_weights *w, const struct vision_config *v, const char *prefix)
 {
-    for (size_t i = 0; i < VISION_LAYER_TENSORS; i++) {
-        snprintf(w->names[i], sizeof w->names[i], "%s%s", prefix, layer_tensors[i].name);
-        w->tensors[i] = layer_tensors[i];
+    const struct vision_tower *t = v->tower;
+    Q_ASSERT(t->n_layer_tensor <= VISION_LAYER_TENSORS);
+    for (uint32_t i = 0; i < t->n_layer_tensor; i++) {
+        snprintf(w->names[i], sizeof w->names[i], "%s%s", prefix, t->layer[i].name);
+        w->tensors[i] = t->layer[i];
         w->tensors[i].name = w->names[i];
     }
     w->arch = (struct arch){
-        .name = v->tower->type,
+        .name = t->type,
         .tensors = w->tensors,
-        .n_tensor = VISION_LAYER_TENSORS,
+        .n_tensor = t->n_layer_tensor,
         .layer = layer,
         .is_part = true,
     };
@@ -75,7 +56,7 @@ static FALLIBLE load_layers(struct vision_weights *w, const struct vision_config
 
 enum end_kind { END_VECTOR, END_MATRIX };
 struct end {
-    const char *prefix, *name;
+    const char *prefix, *name, *end;
     enum end_kind kind;
     uint32_t rows, cols; /* a vector's rows and columns are one list of numbers */
     void *to;            /* const float * or struct packed */
@@ -93,63 +74,72 @@ struct loading {
     struct q_err *e;
 };
 
+/* The first product of each projector. */
+static const char *const projectors[] = {
+    [VISION_MLP] = "linear_1",
+    [VISION_SHUFFLE] = "modality_projection.proj",
+    [VISION_SHUFFLE_MLP] = "linear_1",
+};
+
 static void want(struct loading *l, struct end end)
 {
     Q_ASSERT(l->n < ENDS_MAX);
     l->ends[l->n++] = end;
 }
 
-static void want_vector(struct loading *l, const char *prefix, const char *name, uint32_t n,
-                        const float **to)
+/* NAME.weight and NAME.bias of a norm of n columns. */
+static void want_norm(struct loading *l, const char *prefix, const char *name, uint32_t n,
+                      const float *to[2])
 {
-    want(l, (struct end){prefix, name, END_VECTOR, n, 1, to, 0});
+    want(l, (struct end){prefix, name, ".weight", END_VECTOR, n, 1, &to[0], 1});
+    want(l, (struct end){prefix, name, ".bias", END_VECTOR, n, 1, &to[1], 0});
 }
 
-static void want_norm(struct loading *l, const char *prefix, const char *const names[2],
-                      const float **weight, const float **bias)
+struct product_end { /* of [rows, cols] */
+    const char *prefix, *name;
+    uint32_t rows, cols;
+    struct packed *to;
+    const float **bias; /* NULL: none */
+};
+
+static void want_product(struct loading *l, const struct product_end *p)
 {
-    const uint32_t n = l->v->layers.hidden_size;
-    want(l, (struct end){prefix, names[0], END_VECTOR, n, 1, weight, 1});
-    want(l, (struct end){prefix, names[1], END_VECTOR, n, 1, bias, 0});
+    want(l, (struct end){p->prefix, p->name, ".weight", END_MATRIX, p->rows, p->cols, p->to, 0});
+    if (p->bias)
+        want(l, (struct end){p->prefix, p->name, ".bias", END_VECTOR, p->rows, 1, p->bias, 0});
 }
 
 static void want_tower(struct loading *l, const char *prefix)
 {
-    static const char *const first[] = {"pre_layrnorm.weight", "pre_layrnorm.bias"};
-    static const char *const last[] = {"post_layernorm.weight", "post_layernorm.bias"};
     struct vision_weights *w = l->w;
     const struct vision_config *v = l->v;
+    const struct vision_tower *t = v->tower;
     const uint32_t hidden = v->layers.hidden_size;
-    want(l, (struct end){prefix, "embeddings.patch_embedding.weight", END_MATRIX, hidden,
-                         v->n_patch, &w->patch, 0});
-    if (v->tower->has_patch_bias)
-        want_vector(l, prefix, "embeddings.patch_embedding.bias", hidden, &w->patch_bias);
-    if (v->tower->has_class)
-        want_vector(l, prefix, "embeddings.class_embedding", hidden, &w->class_row);
-    want(l, (struct end){prefix, "embeddings.position_embedding.weight", END_VECTOR, v->n_row,
-                         hidden, &w->positions, 0});
-    if (v->tower->has_first_norm)
-        want_norm(l, prefix, first, &w->first_norm, &w->first_norm_bias);
+    const float **bias = t->has_patch_bias ? &w->patch_bias : NULL;
+    want_product(l, &(struct product_end){prefix, t->patch, hidden, v->n_patch, &w->patch, bias});
+    if (t->class_row)
+        want(l, (struct end){prefix, t->class_row, "", END_VECTOR, hidden, 1, &w->class_row, 0});
+    want(l, (struct end){prefix, t->positions, "", END_VECTOR, v->n_row, hidden, &w->positions, 0});
+    if (t->first_norm)
+        want_norm(l, prefix, t->first_norm, hidden, w->first_norm);
     if (v->model->has_last_norm)
-        want_norm(l, prefix, last, &w->last_norm, &w->last_norm_bias);
+        want_norm(l, prefix, t->last_norm, hidden, w->last_norm);
 }
 
 static void want_projector(struct loading *l, const char *prefix)
 {
     struct vision_weights *w = l->w;
     const struct vision_config *v = l->v;
-    const uint32_t hidden = v->layers.hidden_size, text = v->text_size;
-    if (v->model->projector == VISION_SHUFFLE) {
-        want(l, (struct end){prefix, "modality_projection.proj.weight", END_MATRIX, text,
-                             hidden * v->shuffle * v->shuffle, &w->project[0], 0});
-        return;
-    }
-    want(l, (struct end){prefix, "linear_1.weight", END_MATRIX, text, hidden, &w->project[0], 0});
-    want(l, (struct end){prefix, "linear_2.weight", END_MATRIX, text, text, &w->project[1], 0});
-    if (!v->has_projector_bias)
-        return;
-    want_vector(l, prefix, "linear_1.bias", text, &w->project_bias[0]);
-    want_vector(l, prefix, "linear_2.bias", text, &w->project_bias[1]);
+    const uint32_t n = v->layers.hidden_size * v->shuffle * v->shuffle, text = v->text_size;
+    const bool has_bias = v->has_projector_bias;
+    const char *first = projectors[v->model->projector];
+    if (v->model->projector == VISION_SHUFFLE_MLP)
+        want_norm(l, prefix, "layer_norm", n, w->shuffled_norm);
+    want_product(l, &(struct product_end){prefix, first, text, n, &w->project[0],
+                                          has_bias ? &w->project_bias[0] : NULL});
+    if (v->model->projector != VISION_SHUFFLE)
+        want_product(l, &(struct product_end){prefix, "linear_2", text, text, &w->project[1],
+                                              has_bias ? &w->project_bias[1] : NULL});
 }
 
 /* The first prefix with which the files have the tensor; the first of all if there is none. */
@@ -170,13 +160,14 @@ static bool has_numbers(const struct tensor *t, const struct end *end)
     uint64_t n = 1;
     for (uint32_t i = 0; i < t->n_dim; i++)
         n *= t->shape[i];
-    return n == (uint64_t)end->rows * end->cols && (end->cols == 1 || t->shape[0] == end->rows);
+    const bool is_row = t->n_dim && (t->shape[0] == end->rows || t->shape[0] == 1);
+    return n == (uint64_t)end->rows * end->cols && (end->cols == 1 || is_row);
 }
 
 static FALLIBLE find_end(const struct tensor **out, const struct loading *l, const struct end *end)
 {
     char name[ARCH_NAME_MAX];
-    snprintf(name, sizeof name, "%s%s", end->prefix, end->name);
+    snprintf(name, sizeof name, "%s%s%s", end->prefix, end->name, end->end);
     const struct tensor *t = *out = l->files ? tensor_find(l->files, name) : NULL;
     if (!l->files)
         return Q_OK;
@@ -293,21 +284,20 @@ static FALLIBLE load_ends(struct loading *l)
 
 static FALLIBLE load(struct loading *l)
 {
-    static const char patch[] = "embeddings.patch_embedding.weight";
+    char patch[ARCH_NAME_MAX], project[ARCH_NAME_MAX];
     const char *dir = l->o->weights_dir ? l->o->weights_dir : l->o->dir;
-    const bool shuffles = l->v->model->projector == VISION_SHUFFLE;
     enum q_code rc = Q_OK;
     if (l->o->format != LOAD_DUMMY &&
         (rc = tensor_set_open_as(&l->files, dir, load_format_files(l->o->format), l->e)))
         return rc;
+    snprintf(patch, sizeof patch, "%s.weight", l->v->tower->patch);
+    snprintf(project, sizeof project, "%s.weight", projectors[l->v->model->projector]);
     const char *prefix = find_prefix(l, l->v->tower->prefixes, patch);
     make_family(l->w, l->v, prefix);
     if ((rc = load_layers(l->w, l->v, l->o, l->e)))
         return rc;
     want_tower(l, prefix);
-    want_projector(l,
-                   find_prefix(l, l->v->model->prefixes,
-                               shuffles ? "modality_projection.proj.weight" : "linear_1.weight"));
+    want_projector(l, find_prefix(l, l->v->model->prefixes, project));
     return load_ends(l);
 }
 

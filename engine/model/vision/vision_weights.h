@@ -12,7 +12,7 @@
 #include "engine/model/region.h"
 #include "engine/model/vision/vision_config.h"
 
-#define VISION_LAYER_TENSORS 16u
+#define VISION_LAYER_TENSORS 20u
 
 struct vision_weights {
     struct arch arch; /* of the layers; tensors and names below are its own */
@@ -23,11 +23,11 @@ struct vision_weights {
     const float *patch_bias;
     const float *class_row;                    /* [hidden] or NULL */
     const float *positions;                    /* [v->n_row, hidden] */
-    const float *first_norm, *first_norm_bias; /* [hidden] or NULL: before the layers */
-    const float *last_norm, *last_norm_bias;   /* likewise: behind them */
-    struct packed project[2];                  /* the second may be not there */
-    const float *project_bias[2];              /* or NULL */
-    struct region memory;                      /* of all but the layers */
+    const float *first_norm[2], *last_norm[2]; /* weight and bias, [hidden]; NULL: there is none */
+    const float *shuffled_norm[2]; /* the same of rows of several patches, before the projector */
+    struct packed project[2];      /* the second may be not there */
+    const float *project_bias[2];  /* or NULL */
+    struct region memory;          /* of all but the layers */
 };
 
 /* o: of the text model, whose folder, format, dtype, kernels and team are the tower's too. Errors:

@@ -69,6 +69,17 @@ FOLDERS = {
                        max_image_size={"longest_edge": 32}, resample=1, do_image_splitting=False, do_rescale=True,
                        rescale_factor=1 / 255, do_normalize=True, image_mean=HALVES, image_std=HALVES, do_convert_rgb=True, do_pad=True),
         images=[(32, 32), (70, 45)]),
+    # the nearest grid of tiles, scales of the layers' outputs, a norm of four patches
+    "internvl": dict(
+        config=dict(architectures=["InternVLForConditionalGeneration"], model_type="internvl", image_token_id=300, image_seq_length=4,
+                    downsample_ratio=0.5, projector_hidden_act="gelu", vision_feature_layer=-1, vision_feature_select_strategy="default",
+                    text_config=dict(TEXT, model_type="qwen2"),
+                    vision_config=dict(TILES, model_type="internvl_vision", image_size=[32, 32], patch_size=[8, 8], attention_bias=True,
+                                       layer_scale_init_value=0.1, hidden_act="gelu", use_mean_pooling=True)),
+        processor=dict(image_processor_type="GotOcr2ImageProcessor", do_resize=True, size={"height": 32, "width": 32}, resample=3,
+                       crop_to_patches=False, min_patches=1, max_patches=6, do_rescale=True, rescale_factor=1 / 255, do_normalize=True,
+                       image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], do_convert_rgb=True),
+        images=[(32, 32), (96, 64), (30, 100), (64, 64)]),
 }
 TEMPLATE = ("{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
             "{% if c.type == 'image' %}<image>{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}{{ '\\n' }}{% endfor %}"
@@ -89,8 +100,9 @@ def picture(width, height):
     return numpy.stack(channels, -1).astype(numpy.uint8)
 
 
-def write_tokenizer(folder, tiles):
+def write_tokenizer(folder, kind):
     """Byte-level, without merges: a token a byte, 256 of them from id 3 on."""
+    tiles = kind in ("idefics3", "smolvlm")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {"<pad>": 0, "<s>": 1, "</s>": 2} | {c: 3 + i for i, c in enumerate(alphabet)}
     t = Tokenizer(models.BPE(vocab, []))
@@ -98,6 +110,7 @@ def write_tokenizer(folder, tiles):
     t.decoder = decoders.ByteLevel()
     names = ["<fake_token_around_image>", "<global-img>", "<end_of_utterance>"] if tiles else []
     names += [f"<row_{i}_col_{j}>" for i in (1, 2, 3) for j in (1, 2, 3)] if tiles else []
+    names += ["<img>", "</img>"] if kind == "internvl" else []
     t.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in ("<pad>", "<s>", "</s>")])
     fill = [f"<unused_{i}>" for i in range(300 - 259 - len(names))]
     t.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names + fill + ["<image>"]])
@@ -106,6 +119,19 @@ def write_tokenizer(folder, tiles):
     more = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast",
             "chat_template": TEMPLATE, "model_max_length": 512, "image_token": "<image>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(more, indent=1) + "\n")
+
+
+class InternVL:
+    """transformers' processor of InternVL, without its videos."""
+
+    def __init__(self, images, tokenizer, n_row):
+        self.images, self.tokenizer, self.n_row = images, tokenizer, n_row
+
+    def __call__(self, text, images, return_tensors):
+        made = self.images(images=images, crop_to_patches=True, return_tensors=return_tensors)
+        made.pop("num_patches", None)
+        text = text.replace("<image>", "<img>" + "<image>" * self.n_row * len(made["pixel_values"]) + "</img>")
+        return dict(made) | dict(self.tokenizer(text, return_tensors=return_tensors))
 
 
 def processor_of(folder, spec):
@@ -120,6 +146,8 @@ def processor_of(folder, spec):
         return transformers.LlavaProcessor(images, tokenizer, patch_size=vision["patch_size"], image_token="<image>",
                                            vision_feature_select_strategy=config["vision_feature_select_strategy"],
                                            num_additional_image_tokens=int("clip" in vision["model_type"]))
+    if config["model_type"] == "internvl":
+        return InternVL(images, tokenizer, config["image_seq_length"])
     seq = (vision["image_size"] // vision["patch_size"] // config["scale_factor"]) ** 2
     return transformers.Idefics3Processor(images, tokenizer, image_seq_len=seq)
 
@@ -173,14 +201,14 @@ def make(name, draw_program):
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     (folder / "preprocessor_config.json").write_text(json.dumps(spec["processor"], indent=1) + "\n")
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}) + "\n")
-    write_tokenizer(folder, "scale_factor" in config)
+    write_tokenizer(folder, config["model_type"])
     cls = getattr(transformers, config["architectures"][0])
     if not (folder / "weights.txt").exists():
         torch.manual_seed(1)
         model = cls(cls.config_class(**{k: v for k, v in config.items() if k != "architectures"})).eval()
         with torch.no_grad():
             for n, p in model.named_parameters():
-                norm = ("norm" in n or "layrnorm" in n) and n.endswith("weight")
+                norm = (("norm" in n or "layrnorm" in n) and n.endswith("weight")) or "lambda" in n
                 p.copy_(torch.randn(p.shape) * (0.1 if norm or n.endswith("bias") else 0.35) + (1.0 if norm else 0.0))
         model.save_pretrained(folder)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

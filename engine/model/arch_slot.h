@@ -77,8 +77,8 @@ enum arch_slot {
     W_MIX_IN_BIAS,
     W_MIX_OUT_BIAS,
     W_CONV_BIAS,
-    W_O_SCALE, /* a number for each output of W_O and W_DOWN, by which the loader multiplies their */
-    W_DOWN_SCALE,     /* rows and biases: LayerScale, arXiv:2103.17239 */
+    W_O_SCALE, /* by these numbers the loader multiplies outputs of W_O and W_DOWN: LayerScale, */
+    W_DOWN_SCALE,     /* arXiv:2103.17239 */
     W_ATTN_POST_NORM, /* of attention's output */
     W_ATTN_POST_NORM_BIAS,
     W_MLP_NORM,

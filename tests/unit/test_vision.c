@@ -313,6 +313,8 @@ static const struct change changes[] = {
     {"smolvlm", PIXELS "max_image_size", "{\"longest_edge\": 64}", "tiles of 64", false},
     {"smolvlm", PIXELS "size", "{\"longest_edge\": 4096}", "more than 64 tiles", false},
     {"internvl", CONFIG "downsample_ratio", "0.25", NULL, false},
+    {"internvl", CONFIG "downsample_ratio", "1", "a single patch", false},
+    {"smolvlm", CONFIG "scale_factor", "1", "a single patch", false},
     {"internvl", CONFIG "downsample_ratio", "0.3", "does not divide", true},
     {"internvl", CONFIG "vision_feature_select_strategy", "\"full\"", "several patches", false},
     {"internvl", CONFIG "vision_config.image_size", "[32, 64]", "64 x 32", false},

@@ -265,6 +265,8 @@ static FALLIBLE read_projector(struct reading *r, const struct model_config *tex
         return q_fail(
             r->e, Q_CORRUPT, "%s: %s does not divide the %u patches of a side", r->config_path,
             v->model->projector == VISION_SHUFFLE ? "scale_factor" : "downsample_ratio", v->n_side);
+    if (v->model->projector != VISION_MLP && v->shuffle < 2)
+        refuse(r, "rows of a single patch (scale_factor, downsample_ratio) are not supported");
     if (v->model->projector != VISION_SHUFFLE)
         rc = read_mlp(r);
     const uint32_t n = v->n_side / v->shuffle;

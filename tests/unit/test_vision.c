@@ -296,6 +296,7 @@ static const struct change changes[] = {
     {"llava", CONFIG "vision_config.model_type", "\"pixtral\"", "pixtral is not supported", false},
     {"llava", CONFIG "vision_config.num_attention_heads", "5", "heads that divide", true},
     {"llava", CONFIG "vision_config.patch_size", "29", "no larger than the image", true},
+    {"llava", CONFIG "vision_config.image_size", "4000", "make 326042 rows", true},
     {"llava", CONFIG "vision_config.num_channels", "1", "1 channels", false},
     {"llava", CONFIG "projector_hidden_act", "\"tanh\"", "projector_hidden_act", false},
     {"llava", CONFIG "image_token_index", NULL, "image_token_id is missing", true},

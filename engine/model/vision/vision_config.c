@@ -227,6 +227,12 @@ static FALLIBLE read_tower(struct reading *r)
     v->n_side = v->image_size / v->patch_size;
     v->n_row = v->n_side * v->n_side + (v->tower->class_row != NULL);
     v->n_patch = VISION_CHANNELS * v->patch_size * v->patch_size;
+    if (v->n_row > VISION_ROWS_MAX)
+        return q_fail(
+            r->e, Q_CORRUPT,
+            "%s: vision_config: image_size %u and patch_size %u make %u rows, expected at "
+            "most %u",
+            r->config_path, v->image_size, v->patch_size, v->n_row, VISION_ROWS_MAX);
     return Q_OK;
 }
 

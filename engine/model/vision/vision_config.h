@@ -14,8 +14,9 @@
 struct arch_tensor;
 
 #define VISION_CHANNELS   3u
-#define VISION_SIDE_MAX   4096u /* pixels along a side of a square, or of a resized image */
-#define VISION_TILES_SIDE 8u    /* in a row or a column */
+#define VISION_SIDE_MAX   4096u  /* pixels along a side of a square, or of a resized image */
+#define VISION_ROWS_MAX   16000u /* of a square; of all squares less than MODALITY_TOKENS_MAX */
+#define VISION_TILES_SIDE 8u     /* in a row or a column */
 #define VISION_TILES_MAX  (VISION_TILES_SIDE * VISION_TILES_SIDE)
 #define VISION_NAMES      4u
 

@@ -79,11 +79,12 @@ static struct vision_grid nearest_grid(const struct vision_config *v, struct vis
     double least = INFINITY;
     for (uint32_t n = v->tiles_min; n <= v->tiles_max; n++)
         for (uint32_t cols = 1; cols <= n; cols++) {
-            const double off = fabs(ratio - (double)cols / (n / cols));
+            const uint32_t rows = n / cols;
+            const double off = fabs(ratio - (double)cols / rows);
             if (n % cols || off > least || (off >= least && area <= 0.5 * square * n))
                 continue;
             least = off;
-            best = (struct vision_grid){n / cols, cols};
+            best = (struct vision_grid){rows, cols};
         }
     return best;
 }

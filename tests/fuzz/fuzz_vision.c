@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.json and preprocessor_config.json of arbitrary bytes, a NUL between them: refused, named
  * as not supported, or sizes of squares and rows that fit each other for any image. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/file.h"

@@ -314,6 +314,7 @@ static const struct change changes[] = {
     {"smolvlm", PIXELS "max_image_size", "{\"longest_edge\": 64}", "tiles of 64", false},
     {"smolvlm", PIXELS "size", "{\"longest_edge\": 4096}", "more than 64 tiles", false},
     {"internvl", CONFIG "downsample_ratio", "0.25", NULL, false},
+    {"smolvlm", CONFIG "vision_config.model_type", "\"idefics3\"", NULL, false}, /* older files */
     {"internvl", CONFIG "downsample_ratio", "1", "a single patch", false},
     {"smolvlm", CONFIG "scale_factor", "1", "a single patch", false},
     {"internvl", CONFIG "downsample_ratio", "0.3", "does not divide", true},

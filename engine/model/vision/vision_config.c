@@ -80,7 +80,8 @@ static FALLIBLE find_tower(struct reading *r)
         return q_fail(r->e, Q_CORRUPT, "%s: vision_config is %s, expected an object",
                       r->config_path, hub_json_kind(inner));
     r->tower = (struct hub_json_at){inner ? inner : none, r->config_path};
-    const enum q_code rc = inner ? hub_json_str(&type, &r->tower, "model_type", r->e) : Q_OK;
+    const bool reads = inner && r->v->model->reads_type;
+    const enum q_code rc = reads ? hub_json_str(&type, &r->tower, "model_type", r->e) : Q_OK;
     if (rc)
         return rc;
     r->v->tower = vision_tower_of(type);

@@ -49,6 +49,7 @@ struct vision_tower { /* a kind of tower: vision_config.model_type */
 struct vision_model { /* an architecture of nested.def whose images are served */
     const char *architecture;
     const char *default_tower;
+    bool reads_type; /* vision_config says which tower it is; else its model_type means nothing */
     enum vision_cut cut;
     enum vision_projector projector;
     const char *token_keys[2];          /* of config.json: the id that stands for an image */

@@ -144,6 +144,7 @@ static const struct vision_model models[] = {
     {
         .architecture = "LlavaForConditionalGeneration",
         .default_tower = "clip_vision_model",
+        .reads_type = true,
         .cut = VISION_CUT_SQUARE,
         .projector = VISION_MLP,
         .token_keys = {"image_token_id", "image_token_index"},

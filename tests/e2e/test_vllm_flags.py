@@ -110,7 +110,7 @@ def test_a_value_of_another_kind_is_refused():
 
 def test_every_wrong_value_of_a_kind_is_refused(tmp_path):
     examples = {"INT": "--seed", "COUNT": "--safetensors-prefetch-block-size", "NUM": "--watermark", "ON": "--trust-remote-code",
-                "JSON": "--mm-processor-kwargs"}
+                "JSON": "--media-io-kwargs"}
     config = tmp_path / "server.yaml"
     for takes, flag in examples.items():
         assert ROWS[flag][TAKES] == takes
@@ -125,7 +125,7 @@ def test_every_wrong_value_of_a_kind_is_refused(tmp_path):
 def test_every_right_value_of_a_kind_is_accepted():
     for line in ("--seed -5 --seed +7 --seed 18446744073709551615 --seed None", "--safetensors-prefetch-block-size 16M",
                  "--safetensors-prefetch-block-size 25.6k", "--watermark 1e-2 --watermark 0", "--block-size None",
-                 "--trust-remote-code=False --trust-remote-code=1", "--mm-processor-kwargs None --mm-processor-kwargs.key x",
+                 "--trust-remote-code=False --trust-remote-code=1", "--media-io-kwargs None --media-io-kwargs.key x",
                  "--moe-backend deep-gemm --attention-backend flash_attn", "--mamba-cache-dtype float16", "-tp 1 -O3 -O O1",
                  "--tokenizer-mode mistral --config-format mistral --load-format mistral",
                  "--hf-token --code-revision= --pt-load-map-location {\"cuda:1\":\"cuda:0\"}"):

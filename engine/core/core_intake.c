@@ -75,8 +75,12 @@ static FALLIBLE check_pooled(const struct core *c, const struct msg_submit *m, s
                       "a second text from token %u on: the prompt has %zu tokens, the model %u "
                       "types of them",
                       m->second_text, m->prompt.n, c->info.shape.n_type);
-    if (m->emitted.n || m->item_shapes.n)
+    if (m->emitted.n)
         return q_fail(e, Q_INVALID, "a vector is made of a prompt's tokens alone");
+    if (m->item_shapes.n && core_whole_prompts(c)) /* its length is not known yet */
+        return q_fail(e, Q_INVALID,
+                      "this model computes a prompt in one step, which takes tokens alone: no "
+                      "images and other items");
     return Q_OK;
 }
 

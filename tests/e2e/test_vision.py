@@ -99,6 +99,16 @@ def test_by_the_client_of_openai(server):
     assert ids == golden["greedy"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_of_conversations_with_images(name):
+    server = Server(FOLDERS / name, *F32, "--runner", "pooling", "--max-num-batched-tokens", "24", "--max-num-seqs", "4")
+    for golden in answers(name):
+        status, answer = server.post("/v1/embeddings", {"messages": conversation(golden["width"], golden["height"])["messages"]})
+        assert status == 200, answer
+        assert answer["data"][0]["embedding"] == pytest.approx(golden["vector"], abs=2e-5)
+    assert server.stop() == 0
+
+
 def test_two_images_keep_their_order():
     server = Server(FOLDERS / "llava", *F32)
     a, b = url(28, 28), url(33, 97)

@@ -5,7 +5,7 @@
     python3 tests/data/vision/make.py [--draw build/dev/tests/draw_weights] [NAME …]      # writes tests/data/vision/NAME
 
 A golden has for some images, which test and script make by one formula, the ids of a prompt with the image as transformers' processor
-writes them, the rows that stand for the image, and 16 greedy tokens. Needs torch, torchvision, transformers 5.24, safetensors, pillow 12.2 (later ones resize columns first where that is cheaper)."""
+writes them, the rows that stand for the image, 16 greedy tokens, and the normalized last state of the prompt without an answer's begin. Needs torch, torchvision, transformers 5.24, safetensors, pillow 12.2 (later ones resize columns first where that is cheaper)."""
 import argparse
 import importlib.util
 import json
@@ -183,10 +183,15 @@ def answer(model, processor, size):
     text = "<user>What is <image>here?\n<assistant>"
     inputs = processor(text=text, images=[image], return_tensors="pt")
     inputs.pop("rows", None), inputs.pop("cols", None)
+    whole = inputs["input_ids"][0].tolist()
     with torch.no_grad():
         rows = features(model, inputs)
         tokens, gap = greedy(model, inputs, N_GREEDY)
-    return {"width": size[0], "height": size[1], "text": text, "ids": inputs["input_ids"][0].tolist(), "greedy": tokens}, rows, gap
+        inputs = processor(text=text.removesuffix("<assistant>"), images=[image], return_tensors="pt")
+        inputs.pop("rows", None), inputs.pop("cols", None)
+        vector = torch.nn.functional.normalize(model.model(**inputs).last_hidden_state[0, -1], dim=0)
+    vector = [round(float(x), 6) for x in vector]
+    return {"width": size[0], "height": size[1], "text": text, "ids": whole, "greedy": tokens, "vector": vector}, rows, gap
 
 
 def published(line):

@@ -208,7 +208,7 @@ def test_check_model():
         done = subprocess.run([BIN / "quire", "check-model", *args], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
-    assert "10 squares of 32 x 32 pixels at most, 4 rows each" in says(FOLDERS / "smolvlm")
+    assert "squares of 32 x 32 pixels, at most 10 of an image, rows of each 4" in says(FOLDERS / "smolvlm")
     told = json.loads(says(FOLDERS / "llava", "--json"))
     assert "clip_vision_model" in told["images"] and told["images_refused"] is None
     told = json.loads(says(ROOT / "tests/data/models/gemma3-vision", "--json"))

@@ -71,9 +71,11 @@ FALLIBLE vision_open(struct vision **out, const char *dir, const struct vision_o
 
 static void describe(struct buf *out, const struct vision_config *c)
 {
-    buf_printf(out, "tower %s, %u layers, %u squares of %u x %u pixels at most, %u rows each",
-               c->tower->type, c->layers.n_layer, vision_squares_max(c), c->image_size,
-               c->image_size, c->n_token);
+    buf_printf(out,
+               "tower %s, layers %u, squares of %u x %u pixels, at most %u of an image, rows of "
+               "each %u",
+               c->tower->type, c->layers.n_layer, c->image_size, c->image_size,
+               vision_squares_max(c), c->n_token);
 }
 
 FALLIBLE vision_describe(struct buf *out, bool *served, const char *dir,

@@ -93,21 +93,7 @@ static const struct vision_tower towers[] = {
         .eps = 1e-6,
     },
     {
-        .type = "idefics3_vision",
-        .prefixes = {"model.vision_model."},
-        CLIP_TENSORS,
-        .has_patch_bias = true,
-        .hidden_size = 1152,
-        .intermediate_size = 3072,
-        .n_layer = 12,
-        .n_head = 16,
-        .image_size = 224,
-        .patch_size = 32,
-        .act = "gelu_pytorch_tanh",
-        .eps = 1e-6,
-    },
-    {
-        .type = "smolvlm_vision",
+        .type = "idefics3_vision", /* SmolVLM's too */
         .prefixes = {"model.vision_model."},
         CLIP_TENSORS,
         .has_patch_bias = true,
@@ -168,7 +154,7 @@ static const struct vision_model models[] = {
     },
     {
         .architecture = "SmolVLMForConditionalGeneration",
-        .default_tower = "smolvlm_vision",
+        .default_tower = "idefics3_vision",
         .cut = VISION_CUT_TILES,
         .projector = VISION_SHUFFLE,
         .token_keys = {"image_token_id"},

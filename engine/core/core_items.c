@@ -190,16 +190,21 @@ static FALLIBLE hash_item(const struct core_items_job *t, struct step_item *s, s
     return q_fail(e, Q_INTERNAL, "items: SHA-256 failed");
 }
 
-/* Its data in the type that its modality takes: as they came, or converted, in *made. */
+/* Its data in the type that its modality takes. A plugin's item is read in the store, which aligns
+ * it; an image where it came, or converted in *made. */
 static FALLIBLE typed_data(struct quire_item *item, void **made, const struct item_array *from,
-                           const struct modality *m, struct q_err *e)
+                           const struct modality *m, void *store, struct q_err *e)
 {
-    item->data = from->data;
-    if (from->dtype != ITEM_NUMBERS)
-        return Q_OK;
-    item->data = *made = q_alloc(item->n_byte + 1);
-    return *made ? convert(*made, from, m, item->index, e)
-                 : q_fail(e, Q_NO_MEMORY, "%s[%u]: out of memory", m->name, item->index);
+    const bool is_number = from->dtype == ITEM_NUMBERS;
+    void *to = m->of ? store : NULL;
+    if (!m->of && is_number && !(to = *made = q_alloc(item->n_byte + 1)))
+        return q_fail(e, Q_NO_MEMORY, "%s[%u]: out of memory", m->name, item->index);
+    item->data = to ? to : from->data;
+    if (is_number)
+        return convert(to, from, m, item->index, e);
+    if (to && from->n_byte)
+        memcpy(to, from->data, from->n_byte);
+    return Q_OK;
 }
 
 static FALLIBLE keep_item(struct core_items_job *t, struct step_item *s, struct quire_item *item,
@@ -238,7 +243,7 @@ static FALLIBLE take_item(struct core_items_job *t, uint32_t i, uint32_t index, 
         .dtype = (uint32_t)item.dtype,
         .n_dim = item.n_dim,
     };
-    enum q_code rc = typed_data(&item, &made, from, m, e);
+    enum q_code rc = typed_data(&item, &made, from, m, t->memory + offset, e);
     if (!rc)
         rc = keep_item(t, &t->table[i], &item, e);
     q_free(made);

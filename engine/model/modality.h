@@ -80,7 +80,8 @@ size_t modality_item_bytes(const struct quire_item *item); /* of its dtype and d
  * of images their squares, else the item's own. */
 void modality_kept(const struct modalities *m, uint32_t i_modality, const struct quire_item *item,
                    struct quire_item *kept);
-/* Its contents, [kept->n_byte]. The item went through modality_check. Errors: Q_NO_MEMORY. */
+/* Its contents, [kept->n_byte]; those of a plugin's item are there already. The item went through
+ * modality_check. Errors: Q_NO_MEMORY. */
 FALLIBLE modality_keep(const struct modalities *m, uint32_t i_modality,
                        const struct quire_item *item, void *to, struct q_err *e);
 /* ids: [n] of a kept item's rows from `first` on: the token that a row is, or MODALITY_ROW. */

@@ -38,7 +38,7 @@ struct items {
     uint32_t n_ring, ring_at;
     struct kept kept[RING_ITEMS * 2]; /* the oldest is overwritten */
     uint32_t kept_at;
-    float *scratch;         /* [n_thread, n_largest, hidden_size] */
+    float *scratch;         /* [n_scratch, n_largest, hidden_size] */
     const float **row_of;   /* [n_row_max] */
     uint32_t *ids;          /* [n_row_max] of an item's rows */
     struct item_rows *seen; /* [n_row_max] */
@@ -66,11 +66,19 @@ static uint32_t ring_rows(uint32_t n_largest)
     return n_largest > 1 ? RING_ITEMS * n_largest : 0;
 }
 
+/* A thread's largest item; of items that the team computes together there is one at a time. */
+static uint32_t n_scratch(const struct items_args *a)
+{
+    for (uint32_t i = 0; i < a->modalities->n; i++)
+        if (!modality_is_of_team(a->modalities, i))
+            return team_size(a->team);
+    return 1;
+}
+
 static uint64_t floats_of(const struct items_args *a)
 {
     const uint32_t n_largest = largest_item(a->modalities);
-    return ((uint64_t)a->n_row_max + ring_rows(n_largest) +
-            (uint64_t)team_size(a->team) * n_largest) *
+    return ((uint64_t)a->n_row_max + ring_rows(n_largest) + (uint64_t)n_scratch(a) * n_largest) *
            a->hidden_size;
 }
 

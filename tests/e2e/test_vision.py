@@ -203,6 +203,17 @@ def test_a_folder_without_a_processor(tmp_path):
     assert server.stop() == 0
 
 
+def test_a_tokenizer_without_the_tokens_of_tiles(tmp_path):
+    folder = shutil.copytree(FOLDERS / "smolvlm", tmp_path / "model")
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("<row_2_col_3>", "<another>"))
+    server = Server(folder, *F32)
+    server.process.wait_line("images are not served: .*<row_2_col_3>")
+    assert server.post("/v1/chat/completions", conversation(28, 28))[0] == 400
+    assert server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], **ASK})[0] == 200
+    assert server.stop() == 0
+
+
 def test_check_model():
     def says(*args):
         done = subprocess.run([BIN / "quire", "check-model", *args], capture_output=True, text=True)

@@ -90,6 +90,8 @@ static int check_mark(const struct quire_host *host, const struct quire_model *m
                       const struct quire_item *item, struct quire_plugin_error *error)
 {
     (void)host, (void)m;
+    if ((uintptr_t)item->data % 16)
+        return fail(error, "its data are not aligned to 16 bytes");
     return *(const int32_t *)item->data < 0 ? fail(error, "a mark is 0 or more") : 0;
 }
 

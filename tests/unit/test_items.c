@@ -288,6 +288,32 @@ static void a_placeholder_may_be_a_token(void **state)
     close_core();
 }
 
+/* Whatever address it comes from: plugin.h promises 16 bytes. */
+static void a_plugin_reads_aligned_data(void **state)
+{
+    static struct items_request r;
+    static unsigned char bytes[sizeof(int32_t) + 1];
+    const struct core_config c = items_config();
+    (void)state;
+    memset(&r, 0, sizeof r);
+    bytes[1] = 30;
+    add_text(&r, 4, 1);
+    add_id(&r, MARK_ID, 1);
+    r.items[r.n_item++] = (struct item_array){
+        .modality = "marks",
+        .dtype = ITEM_I32,
+        .n_dim = 1,
+        .dims = {1},
+        .data = bytes + 1,
+        .n_byte = sizeof(int32_t),
+    };
+    open_core(&c);
+    ask_items(&r, 0);
+    finish_all(1);
+    assert_int_equal(answers[0].finish, FINISH_LENGTH);
+    close_core();
+}
+
 /* An item that the plugin cannot compute ends its request, and no other. */
 static void a_failed_item_ends_its_request(void **state)
 {
@@ -511,6 +537,7 @@ int main(void)
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(a_model_of_tokens_takes_no_items),
         cmocka_unit_test(a_placeholder_may_be_a_token),
+        cmocka_unit_test(a_plugin_reads_aligned_data),
         cmocka_unit_test(a_failed_item_ends_its_request),
         cmocka_unit_test(a_full_store_refuses_and_recovers),
         cmocka_unit_test(pieces_of_the_store),

@@ -60,7 +60,11 @@ FALLIBLE vision_open(struct vision **out, const char *dir, const struct vision_o
     enum q_code rc = read_config(v, dir, o, &why, e);
     if (!rc && v->c)
         rc = vision_words_read(&v->words, v->c, dir, e);
-    if (!rc && v->c) {
+    if (rc == Q_UNSUPPORTED && v->c) { /* a token that is not there: the text model is served */
+        log_warning("images are not served: %s", e->message);
+        q_err_reset(e);
+        rc = Q_OK;
+    } else if (!rc && v->c) {
         *out = v;
         v = NULL;
     }
@@ -265,6 +269,7 @@ void vision_free(struct vision *v)
     kv_cache_release(&v->kv);
     region_release(&v->work.memory);
     vision_weights_free(v->w);
+    vision_weights_free(v->next);
     q_free(v->c);
     q_free(v);
 }

@@ -27,11 +27,13 @@ void vision_free(struct vision *v); /* NULL is fine */
  * model. Errors: those of vision_config_load. */
 FALLIBLE vision_describe(struct buf *out, bool *served, const char *dir,
                          const struct model_config *text, struct q_err *e);
+/* The id that stands for an image in a prompt. */
 uint32_t vision_placeholder(const struct vision *v);
 
 /* Can it be resized? Errors: Q_INVALID: "1 x 65535 pixels: …". */
 #define VISION_RATIO_MAX 200u
 FALLIBLE vision_check(struct vision_size image, struct q_err *e);
+/* Rows of the prompt that an image of this size becomes, tokens between its squares included. */
 uint32_t vision_rows(const struct vision *v, struct vision_size image);
 uint32_t vision_rows_max(const struct vision *v);       /* of any image */
 uint32_t vision_rows_of_square(const struct vision *v); /* with tokens before it */
@@ -47,6 +49,7 @@ void vision_tokens(const struct vision *v, struct vision_size kept, uint32_t fir
 /* o: of the text model; o->team computes later, too. Again: other weights beside the old ones, of
  * which vision_settle keeps one. Errors: those of vision_weights_load; there are no others then. */
 FALLIBLE vision_load(struct vision *v, const struct model_options *o, struct q_err *e);
+/* After a second vision_load: one of both weights goes. */
 void vision_settle(struct vision *v, bool keeps_new);
 uint64_t vision_bytes(const struct vision *v); /* of vision_load */
 struct vision_image {

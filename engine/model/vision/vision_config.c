@@ -75,11 +75,10 @@ static FALLIBLE find_tower(struct reading *r)
 {
     const char *type = r->v->model->default_tower;
     const json_t *inner = hub_json_find(&r->outer, "vision_config");
-    static json_t *none;
     if (inner && !json_is_object(inner))
         return q_fail(r->e, Q_CORRUPT, "%s: vision_config is %s, expected an object",
                       r->config_path, hub_json_kind(inner));
-    r->tower = (struct hub_json_at){inner ? inner : none, r->config_path};
+    r->tower = (struct hub_json_at){inner, r->config_path};
     const bool reads = inner && r->v->model->reads_type;
     const enum q_code rc = reads ? hub_json_str(&type, &r->tower, "model_type", r->e) : Q_OK;
     if (rc)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "common/dtype.h"
 #include "common/gguf/gguf.h"
 
@@ -31,6 +32,19 @@ struct tensor {
     bool has_outputs_first; /* also where the family's tensor of this name has inputs first */
     bool has_one;           /* a norm whose numbers are all of it, also where families add 1 */
 };
+
+/* Number i of a tensor of F32, F16 or BF16. */
+static inline float tensor_number(const struct tensor *t, size_t i)
+{
+    uint16_t half;
+    float f;
+    if (t->dtype == DT_F32) {
+        memcpy(&f, (const char *)t->data + i * sizeof f, sizeof f);
+        return f;
+    }
+    memcpy(&half, (const char *)t->data + i * sizeof half, sizeof half);
+    return t->dtype == DT_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
 
 #define TENSOR_LIST_MAX ((size_t)1 << 20) /* of one model; the largest MoE checkpoints have 10^5 */
 

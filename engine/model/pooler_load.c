@@ -35,18 +35,6 @@ static enum q_code check_shape(const struct loader *l, const struct tensor *t, u
                         (unsigned long long)(t->n_dim > 1 ? t->shape[1] : 0), n_row, n_col);
 }
 
-static float number(const struct tensor *t, size_t i)
-{
-    uint16_t half;
-    float f;
-    if (t->dtype == DT_F32) {
-        memcpy(&f, (const char *)t->data + i * sizeof f, sizeof f);
-        return f;
-    }
-    memcpy(&half, (const char *)t->data + i * sizeof half, sizeof half);
-    return t->dtype == DT_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
-
 /* Dummy numbers in -0.05 … 0.05. */
 static float dummy(size_t i)
 {
@@ -68,7 +56,7 @@ static enum q_code read_tensor(float **out, const struct loader *l, const char *
     if (!(*out = q_alloc(n * sizeof **out)))
         return q_fail(l->e, Q_NO_MEMORY, "out of memory for %s", name);
     for (size_t i = 0; i < n; i++)
-        (*out)[i] = t ? number(t, i) : dummy(i);
+        (*out)[i] = t ? tensor_number(t, i) : dummy(i);
     return Q_OK;
 }
 

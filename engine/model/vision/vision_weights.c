@@ -191,18 +191,6 @@ static enum dtype packed_dtype(const struct loading *l, const struct tensor *t)
     return compute != DT_F32 ? compute : t ? t->dtype : DT_F32;
 }
 
-static float number_at(const struct tensor *t, size_t i)
-{
-    uint16_t half;
-    float v;
-    if (t->dtype == DT_F32) {
-        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
-        return v;
-    }
-    memcpy(&half, (const char *)t->data + i * sizeof half, sizeof half);
-    return t->dtype == DT_F16 ? f16_to_f32(half) : bf16_to_f32(half);
-}
-
 /* Dummy numbers: uniform with a deviation of 0.02, by place alone. */
 static float dummy_at(const struct end *end, size_t i)
 {
@@ -246,7 +234,7 @@ static void fill_vector(const struct end *end, const struct tensor *t, float *da
 {
     const size_t n = (size_t)end->rows * end->cols;
     for (size_t i = 0; i < n; i++)
-        data[i] = t ? number_at(t, i) : dummy_at(end, i);
+        data[i] = t ? tensor_number(t, i) : dummy_at(end, i);
     *(const float **)end->to = data;
 }
 

@@ -498,9 +498,8 @@ static FALLIBLE open_processor(struct reading *r, const char *dir)
     static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
     for (size_t i = 0; i < 2; i++) {
         enum q_code rc;
-        if (snprintf(r->pixels_path, sizeof r->pixels_path, "%s/%s", dir, names[i]) >=
-            (int)sizeof r->pixels_path)
-            return q_fail(r->e, Q_INVALID, "%s: the path is too long", dir);
+        if ((rc = path_join(r->pixels_path, sizeof r->pixels_path, dir, names[i], r->e)))
+            return rc;
         if (!file_exists(r->pixels_path))
             continue;
         if ((rc = hub_json_load(&r->processor, r->pixels_path, r->e)))

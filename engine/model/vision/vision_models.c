@@ -126,6 +126,12 @@ static const struct vision_tower towers[] = {
     },
 };
 
+/* Idefics 3, and SmolVLM, which is made of it. */
+#define IDEFICS3                                                                               \
+    .default_tower = "idefics3_vision", .cut = VISION_CUT_TILES, .projector = VISION_SHUFFLE,  \
+    .token_keys = {"image_token_id"}, .prefixes = {"model.connector."}, .has_last_norm = true, \
+    .mean = HALVES, .std = HALVES, .filter = IMAGE_LANCZOS, .longest_edge = 1456
+
 static const struct vision_model models[] = {
     {
         .architecture = "LlavaForConditionalGeneration",
@@ -139,32 +145,8 @@ static const struct vision_model models[] = {
         .std = CLIP_STD,
         .filter = IMAGE_BICUBIC,
     },
-    {
-        .architecture = "Idefics3ForConditionalGeneration",
-        .default_tower = "idefics3_vision",
-        .cut = VISION_CUT_TILES,
-        .projector = VISION_SHUFFLE,
-        .token_keys = {"image_token_id"},
-        .prefixes = {"model.connector."},
-        .has_last_norm = true,
-        .mean = HALVES,
-        .std = HALVES,
-        .filter = IMAGE_LANCZOS,
-        .longest_edge = 1456,
-    },
-    {
-        .architecture = "SmolVLMForConditionalGeneration",
-        .default_tower = "idefics3_vision",
-        .cut = VISION_CUT_TILES,
-        .projector = VISION_SHUFFLE,
-        .token_keys = {"image_token_id"},
-        .prefixes = {"model.connector."},
-        .has_last_norm = true,
-        .mean = HALVES,
-        .std = HALVES,
-        .filter = IMAGE_LANCZOS,
-        .longest_edge = 1456,
-    },
+    {.architecture = "Idefics3ForConditionalGeneration", IDEFICS3},
+    {.architecture = "SmolVLMForConditionalGeneration", IDEFICS3},
     {
         .architecture = "InternVLForConditionalGeneration",
         .default_tower = "internvl_vision",

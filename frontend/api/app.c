@@ -71,7 +71,7 @@ static void on_early_gone(void *ctx)
 bool app_available(struct app *a, struct http_exchange *x, http_handler *again)
 {
     struct early *w;
-    if (a->loaded && a->link) /* also of a connection that was accepted before the drain began */
+    if (a->loaded && a->engines) /* also of a connection that was accepted before the drain began */
         return true;
     if (a->draining || !(w = q_calloc(1, sizeof *w))) {
         http_reply_error(x, &(struct http_error){
@@ -110,31 +110,31 @@ static void serve_early(struct app *a)
 
 const char *app_code(const struct app *a)
 {
-    return a->draining              ? "draining"
-           : !a->loaded || !a->link ? "tokenizer_loading"
-                                    : link_code(a->link);
+    return a->draining                 ? "draining"
+           : !a->loaded || !a->engines ? "tokenizer_loading"
+                                       : engines_code(a->engines);
 }
 
 void app_reasons(const struct app *a, struct buf *out)
 {
-    const char *reason = a->draining                      ? "shutting down"
-                         : !a->loaded || !a->link         ? "loading the model's tokenizer"
-                         : link_state(a->link) != LINK_UP ? link_reason(a->link)
-                                                          : NULL;
+    const char *reason = a->draining                            ? "shutting down"
+                         : !a->loaded || !a->engines            ? "loading the model's tokenizer"
+                         : engines_state(a->engines) != LINK_UP ? engines_reason(a->engines)
+                                                                : NULL;
     if (reason)
         buf_add_json_str(out, reason, strlen(reason));
 }
 
 uint32_t app_max_model_len(const struct app *a)
 {
-    uint32_t engine = a->link ? link_engine(a->link)->max_model_len : 0;
+    uint32_t engine = a->engines ? engines_info(a->engines)->max_model_len : 0;
     return engine ? engine : a->served.max_model_len;
 }
 
 void app_item_types(const struct app *a, struct item_types *out)
 {
-    if (a->link && link_engine(a->link)->instance)
-        *out = link_engine(a->link)->item_types;
+    if (a->engines && engines_info(a->engines)->instance)
+        *out = engines_info(a->engines)->item_types;
     else
         *out = (struct item_types){.unknown = true};
 }
@@ -177,7 +177,7 @@ static void on_gauge(uv_timer_t *timer)
 {
     struct app *a = timer->data;
     set_rss();
-    if (a->link && link_hangs(a->link))
+    if (a->engines && engines_hang(a->engines))
         tell_supervisor(APP_ENGINE_HANGS);
     else if (a->announced)
         tell_supervisor((unsigned char)inherited("QUIRE_METRICS_SLOT")); /* the loop runs */
@@ -209,8 +209,8 @@ static void end_open(struct app *a, const char *message)
 {
     uv_timer_start(&a->deadline, on_unread, LAST_BYTES_MS, 0);
     serve_early(a); /* draining: each is refused */
-    if (a->link)
-        link_end(a->link, message);
+    if (a->engines)
+        engines_end(a->engines, message);
 }
 
 static void on_deadline(uv_timer_t *timer)
@@ -269,11 +269,11 @@ static void on_reload(uv_signal_t *signal, int number)
         log_error("the API keys stay as they were: %s", e.message);
 }
 
-static void on_link_change(void *ctx)
+static void on_engines_change(void *ctx)
 {
     struct app *a = ctx;
-    a->tasks.reads_images = !a->link || link_engine(a->link)->item_types.n;
-    if (a->announced || !a->link || link_state(a->link) != LINK_UP)
+    a->tasks.reads_images = !a->engines || engines_info(a->engines)->item_types.n;
+    if (a->announced || !a->engines || engines_state(a->engines) != LINK_UP)
         return;
     a->announced = true;
     if (!tell_supervisor((unsigned char)inherited("QUIRE_METRICS_SLOT")))
@@ -306,20 +306,25 @@ static void after_load(uv_work_t *work, int status)
     const struct options *o = a->options;
     (void)status;
     a->reading = false;
-    struct link_config c = {
-        .address = o->engine,
-        .keys = o->keys,
-        .insecure_tcp = o->insecure_tcp,
-        .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
-        .no_replay = !o->replay,
-        .on_change = on_link_change,
+    struct engines_config c = {
+        .addresses = o->engine.items,
+        .n = o->engine.n,
+        .link =
+            {
+                .keys = o->keys,
+                .insecure_tcp = o->insecure_tcp,
+                .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
+                .no_replay = !o->replay,
+            },
+        .on_change = on_engines_change,
         .on_heartbeat = status_told,
         .on_command_done = control_command_done,
         .on_stream_resumed = resume_answered,
         .ctx = a,
     };
-    memcpy(c.digest, a->served.digest, sizeof c.digest);
-    if (a->load_error.code == Q_OK && link_new(&a->link, &a->loop, &c, &a->load_error) == Q_OK) {
+    memcpy(c.link.digest, a->served.digest, sizeof c.link.digest);
+    if (a->load_error.code == Q_OK &&
+        engines_new(&a->engines, &a->loop, &c, &a->load_error) == Q_OK) {
         a->loaded = true;
         serve_early(a);
         return;
@@ -496,15 +501,14 @@ static void start_loading(struct app *a)
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
-    struct address engine;
     a->exit_code = EXIT_USAGE;
-    if (!*a->options->engine)
+    if (!a->options->engine.n)
         return q_fail(
             e, Q_INVALID,
             "--engine is missing: expected the engine's address, such as ipc:///run/quire/engine");
     if (*a->options->uds && a->options->reuse_port)
         return q_fail(e, Q_INVALID, "--reuse-port shares a TCP port, it cannot be used with --uds");
-    if (address_parse(&engine, a->options->engine, e) != Q_OK)
+    if (engines_check(a->options->engine.items, a->options->engine.n, e) != Q_OK)
         return q_wrap(e, "--engine");
     if ((rc = chat_model_check(a->options, e)) || (rc = read_lists(a, e)) ||
         (rc = share_metrics(e)) || (rc = make_server(a, e)) ||
@@ -561,8 +565,8 @@ void app_close(struct app *a)
 {
     if (a->server)
         http_server_remove_path(a->server);
-    link_free(a->link);
-    a->link = NULL;
+    engines_free(a->engines);
+    a->engines = NULL;
     request_record_free(a->requests);
     a->requests = NULL;
     if (a->reading || tasks_n_working(&a->tasks) ||

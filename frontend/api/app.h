@@ -13,7 +13,7 @@
 #include "frontend/api/task.h"
 #include "frontend/http/exchange.h"
 #include "frontend/http/server.h"
-#include "frontend/link/link.h"
+#include "frontend/link/engines.h"
 
 /* Bytes from a frontend to its supervisor (QUIRE_READY_FD): its slot when it is ready and every
  * APP_SIGN_MS afterwards, or APP_ENGINE_HANGS. */
@@ -38,8 +38,8 @@ struct app {
     struct http_server *server;
     struct cors cors; /* of --allowed-origins and the related options */
     struct cors_list allowed_hosts;
-    json_t *lists[4];  /* own the strings of allowed_hosts and of cors */
-    struct link *link; /* NULL until the model is loaded */
+    json_t *lists[4];        /* own the strings of allowed_hosts and of cors */
+    struct engines *engines; /* NULL until the model is loaded */
     uv_signal_t sigterm, sigint, sighup, engine_failed;
     uv_timer_t deadline; /* of draining */
     uv_timer_t gauge;
@@ -71,7 +71,7 @@ void app_close(struct app *a);
  * or the server is shutting down (503 is sent). */
 bool app_available(struct app *a, struct http_exchange *x, http_handler *again);
 /* Why /ready is not 200, in a word for programs; "" if it is: draining, tokenizer_loading, or
- * link_code's. */
+ * engines_code's. */
 const char *app_code(const struct app *a);
 /* Append the reasons why /ready is not 200 as comma-separated JSON strings; nothing if it is. */
 void app_reasons(const struct app *a, struct buf *out);
@@ -86,18 +86,18 @@ FALLIBLE app_check_key(const struct app *a, const struct http_exchange *x, const
 /* Respond with the error e; param as in OpenAI's error object, NULL or "" for null. */
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param);
 
-/* A heartbeat of the engine arrived (status.c); ctx is the app. */
+/* Heartbeats of the engines arrived (status.c); ctx is the app. */
 void status_told(void *app);
 /* Send the engine a command; the exchange is answered when it is done (control.c). */
 struct msg_command;
 void control_order(struct app *a, struct http_exchange *x, struct msg_command *m);
 /* The code of this name in a message; "OK" is Q_OK, an unknown one Q_INTERNAL. */
 enum q_code control_code_of(struct proto_str name);
-/* The engine replied to a command (control.c); ctx is the app. */
-void control_command_done(void *app, const struct msg_command_done *m);
+/* An engine replied to a command (control.c); ctx is the app. */
+void control_command_done(void *app, uint32_t from, const struct msg_command_done *m);
 
-/* The engine's reply to a request with Last-Event-ID (resume.c); ctx is the app. */
-void resume_answered(void *app, const struct msg_stream_resumed *m);
+/* An engine's reply to a request with Last-Event-ID (resume.c); ctx is the app. */
+void resume_answered(void *app, uint32_t from, const struct msg_stream_resumed *m);
 
 /* The handlers of routes.def. */
 #define ROUTE(method, path, auth, handler, about) void handler(void *app, struct http_exchange *x);

@@ -209,7 +209,7 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
     const struct generation *like = &b->job->choices[b->first].generation;
     struct beam_generation *f = &b->generations[i];
     enum q_code rc = Q_OK;
-    link_close(b->job->app->link, &f->generation);
+    engines_close(b->job->app->engines, &f->generation);
     f->n_top = 0;
     f->ids.n = 0;
     if ((rc = beam_tokens(&b->tree, b->tree.beams[i], &f->ids, e)) != Q_OK)
@@ -235,7 +235,7 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
     };
     memcpy(f->generation.cache_salt, like->cache_salt, sizeof like->cache_salt);
     set_params(b, &f->generation.params, (uint32_t)f->ids.n);
-    rc = link_open(b->job->app->link, &f->generation, e);
+    rc = engines_open(b->job->app->engines, &f->generation, e);
     b->n_pending += rc == Q_OK;
     return rc;
 }
@@ -279,7 +279,7 @@ static bool ends_text(void *ctx, const struct beam_tree *t, const struct beam_no
 static FALLIBLE make(struct beam_search *b, struct q_err *e)
 {
     const struct job *j = b->job;
-    const struct link_engine *engine = link_engine(j->app->link);
+    const struct link_engine *engine = engines_info(j->app->engines);
     struct beam_rules rules = {
         .width = (uint32_t)j->params.n,
         .n_prompt = (uint32_t)b->prompt->ids.n,
@@ -336,7 +336,7 @@ void beam_search_stop(struct beam_search *b)
         return;
     b->stopped = true;
     for (uint32_t i = 0; b->generations && b->tree.beams && i < b->tree.rules.width; i++)
-        link_close(b->job->app->link, &b->generations[i].generation);
+        engines_close(b->job->app->engines, &b->generations[i].generation);
 }
 
 void beam_search_free(struct beam_search *b)

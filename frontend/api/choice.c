@@ -116,7 +116,7 @@ void choice_release(struct choice *c)
     if (c->job && !c->finished && !c->job->ended)
         metric_add(METRIC_SUCCESS_ABORT, 1);
     if (c->job)
-        link_close(c->job->app->link, &c->generation);
+        engines_close(c->job->app->engines, &c->generation);
     token_list_release(&c->thinking);
     detok_free(c->detok);
     stop_free(c->stop);
@@ -283,7 +283,7 @@ static void finish(struct choice *c, const struct link_tokens *t)
         c->finish = "tool_calls";
     if (!is_replay(c->job))
         count_finish(c, stopped ? FINISH_STOP : t->finish);
-    link_close(c->job->app->link, &c->generation);
+    engines_close(c->job->app->engines, &c->generation);
 }
 
 static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, struct q_err *e)
@@ -370,7 +370,7 @@ static void on_expanded(struct generation *f, const uint32_t *positions, const u
 
 static void on_submit(struct generation *f)
 {
-    kept_stream_submit(((struct choice *)f)->job);
+    kept_stream_submit(((struct choice *)f)->job, f->link);
 }
 
 const struct generation_calls choice_calls = {

@@ -18,7 +18,7 @@ void on_reset_prefix_cache(void *app, struct http_exchange *x)
     struct buf none = BUF_INIT;
     if (!app_available(a, x, on_reset_prefix_cache))
         return;
-    if (link_reset_prefix_cache(a->link, "POST /reset_prefix_cache", &e) == Q_OK)
+    if (engines_reset_prefix_cache(a->engines, "POST /reset_prefix_cache", &e) == Q_OK)
         http_reply(x, 200, "application/json", &none);
     else
         app_reply_error(x, &e, NULL);
@@ -32,34 +32,56 @@ struct pending_control { /* a request that waits for the engine */
     struct msg_control control; /* a state; or */
     uint64_t order_id;          /* an order; 0 = none */
     enum engine_command_kind kind;
-    bool answered;
-    struct q_err result; /* reply to the command: code Q_OK, and its detail */
-    uint64_t instance;   /* the engine that was told */
+    /* Of each engine: the instance that was told; 0: it has replied to the command. */
+    uint64_t told[ENGINES_MAX];
+    struct q_err result; /* the last reply, or the first that is an error: Q_OK, and its detail */
+    uint32_t failed;     /* the engine whose error it is */
+    bool any_done;       /* another one has done it */
     int64_t until_ms;    /* 0 = without limit, until the client disconnects */
     const char *say;     /* JSON of the response when the state is reached; NULL = no body */
 };
 
+/* One engine has failed, others have not. */
+static void say_engine(struct q_err *e, const char *name)
+{
+    const size_t n = strlen(e->message);
+    snprintf(e->message + n, sizeof e->message - n, " (the engine%s; others have done it)", name);
+}
+
+static bool is_in_state(const struct link_engine *g, const struct msg_control *s)
+{
+    const bool asleep = s->sleep == CONTROL_WAKE ? g->sleep_level == 0 : g->sleep_level >= s->sleep;
+    const bool paused = s->pause == CONTROL_PAUSE ? g->paused : !g->pausing;
+    return (!s->sleep || asleep) && (!s->pause || paused);
+}
+
 /* Errors: the reason why it cannot be reached. */
 static enum q_code look(const struct pending_control *w, bool *fulfilled, struct q_err *e)
 {
-    const struct link_engine *g = link_engine(w->app->link);
-    const struct msg_control *s = &w->control;
-    *fulfilled = w->answered;
-    if (w->answered && w->result.code) {
-        *e = w->result;
-        return e->code;
+    const struct engines *all = w->app->engines;
+    *fulfilled = true;
+    for (uint32_t i = 0; i < engines_n(all); i++) {
+        const struct link_engine *g = link_engine(engines_link(all, i));
+        if (!w->told[i])
+            continue;
+        if (g->instance != w->told[i])
+            return q_fail(e, Q_UNAVAILABLE,
+                          "the engine%s was restarted and lost this command; retry",
+                          engines_name(all, i));
+        if (!w->order_id && is_in_state(g, &w->control))
+            continue;
+        *fulfilled = false;
+        if (w->until_ms && clock_ms() > w->until_ms)
+            return q_fail(e, Q_UNAVAILABLE,
+                          "timeout: the engine%s did not complete this command in time",
+                          engines_name(all, i));
     }
-    if (g->instance != w->instance && !w->answered)
-        return q_fail(e, Q_UNAVAILABLE, "the engine was restarted and lost this command; retry");
-    if (w->until_ms && clock_ms() > w->until_ms)
-        return q_fail(e, Q_UNAVAILABLE,
-                      "timeout: the engine did not complete this command in time");
-    if (w->order_id)
-        return Q_OK;
-    bool asleep = s->sleep == CONTROL_WAKE ? g->sleep_level == 0 : g->sleep_level >= s->sleep;
-    bool paused = s->pause == CONTROL_PAUSE ? g->paused : !g->pausing;
-    *fulfilled = (!s->sleep || asleep) && (!s->pause || paused);
-    return Q_OK;
+    if (*fulfilled && w->result.code) {
+        *e = w->result;
+        if (w->any_done)
+            say_engine(e, engines_name(all, w->failed));
+    }
+    return e->code;
 }
 
 static void on_closed(uv_handle_t *h)
@@ -91,7 +113,7 @@ static void say_command_done(const struct pending_control *w, struct buf *out)
 {
     const char *path = w->result.message;
     if (w->kind == ENGINE_COMMAND_RELOAD) {
-        const char *fingerprint = link_engine(w->app->link)->fingerprint;
+        const char *fingerprint = engines_info(w->app->engines)->fingerprint;
         buf_add_str(out, "{\"status\":\"reloaded\",\"weights_path\":");
         buf_add_json_str(out, path, strlen(path));
         buf_add_str(out, ",\"system_fingerprint\":");
@@ -153,13 +175,26 @@ static void wait_for(struct app *a, struct http_exchange *x, const struct pendin
     *w = *wanted;
     w->app = a;
     w->x = x;
-    w->instance = link_engine(a->link)->instance;
+    for (uint32_t i = 0; i < engines_n(a->engines); i++)
+        w->told[i] = link_engine(engines_link(a->engines, i))->instance;
     w->next = a->pending_controls;
     a->pending_controls = w;
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = w;
     uv_timer_start(&w->timer, on_pending, PENDING_EVERY_MS, PENDING_EVERY_MS);
     http_on_gone(x, on_client_gone, w);
+}
+
+/* Send a state or a command to each engine. Errors: Q_UNAVAILABLE. */
+static FALLIBLE tell_all(struct app *a, const struct msg_control *state,
+                         const struct msg_command *command, struct q_err *e)
+{
+    enum q_code rc = engines_need_all(a->engines, e);
+    for (uint32_t i = 0; i < engines_n(a->engines) && !rc; i++) {
+        struct link *to = engines_link(a->engines, i);
+        rc = state ? link_control(to, state, e) : link_command(to, command, e);
+    }
+    return rc;
 }
 
 static void control(struct app *a, struct http_exchange *x, const struct msg_control *m,
@@ -169,7 +204,7 @@ static void control(struct app *a, struct http_exchange *x, const struct msg_con
     struct pending_control w = {.control = *m, .say = say};
     if (m->pause_mode != IN_FLIGHT_WAIT)
         w.until_ms = clock_ms() + a->options->engine_timeout * 1000;
-    if (link_control(a->link, m, &e) == Q_OK)
+    if (tell_all(a, m, NULL, &e) == Q_OK)
         wait_for(a, x, &w);
     else
         app_reply_error(x, &e, NULL);
@@ -179,7 +214,7 @@ void control_order(struct app *a, struct http_exchange *x, struct msg_command *m
 {
     struct q_err e = Q_ERR_INIT;
     m->order_id = ++a->n_order;
-    if (link_command(a->link, m, &e) == Q_OK)
+    if (tell_all(a, NULL, m, &e) == Q_OK)
         wait_for(a, x,
                  &(struct pending_control){
                      .order_id = m->order_id,
@@ -199,17 +234,22 @@ enum q_code control_code_of(struct proto_str name)
     return Q_INTERNAL;
 }
 
-void control_command_done(void *app, const struct msg_command_done *m)
+void control_command_done(void *app, uint32_t from, const struct msg_command_done *m)
 {
     struct app *a = app;
     for (struct pending_control *w = a->pending_controls; w; w = w->next) {
-        if (w->order_id != m->order_id || w->answered)
+        if (w->order_id != m->order_id || !w->told[from])
             continue;
-        w->result.code = control_code_of(m->code);
+        const enum q_code code = control_code_of(m->code);
+        w->told[from] = 0;
+        w->any_done = w->any_done || !code;
+        if (w->result.code)
+            continue;
+        w->result.code = code;
+        w->failed = from;
         snprintf(w->result.message, sizeof w->result.message, "%.*s",
                  m->message.n < Q_MESSAGE_MAX ? (int)m->message.n : Q_MESSAGE_MAX - 1,
                  m->message.n ? m->message.data : "");
-        w->answered = true;
     }
 }
 
@@ -324,7 +364,7 @@ void on_is_sleeping(void *app, struct http_exchange *x)
 {
     struct app *a = app;
     if (app_available(a, x, on_is_sleeping))
-        reply_state(x, "is_sleeping", link_engine(a->link)->sleep_level > 0);
+        reply_state(x, "is_sleeping", engines_info(a->engines)->sleep_level > 0);
 }
 
 /* As in vLLM, true from the moment at which no new request starts; is_draining is true while
@@ -335,7 +375,7 @@ void on_is_paused(void *app, struct http_exchange *x)
     struct buf body = BUF_INIT;
     if (!app_available(a, x, on_is_paused))
         return;
-    const struct link_engine *g = link_engine(a->link);
+    const struct link_engine *g = engines_info(a->engines);
     buf_printf(&body, "{\"is_paused\":%s,\"is_draining\":%s}", g->pausing ? "true" : "false",
                g->pausing && !g->paused ? "true" : "false");
     http_reply(x, 200, "application/json", &body);
@@ -375,7 +415,7 @@ void on_reload_weights(void *app, struct http_exchange *x)
     json_t *body = NULL;
     if (!app_available(a, x, on_reload_weights))
         return;
-    const struct link_engine *g = link_engine(a->link);
+    const struct link_engine *g = engines_info(a->engines);
     /* The pause command has already determined the treatment of running requests. */
     struct msg_command m = {
         .kind = ENGINE_COMMAND_RELOAD,

@@ -82,7 +82,7 @@ static void close_choices(struct job *j)
     for (size_t i = 0; j->searches && i < j->prompts.n; i++)
         beam_search_stop(j->searches[i]);
     for (uint32_t i = 0; i < j->n_choice; i++)
-        link_close(j->app->link, &j->choices[i].generation);
+        engines_close(j->app->engines, &j->choices[i].generation);
 }
 
 /* While the engine is away clients cause such lines at any rate. */
@@ -147,7 +147,8 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
 
 void job_fingerprint(const struct job *j, char out[JOB_FINGERPRINT_MAX])
 {
-    const struct link_engine *engine = link_engine(j->app->link);
+    const struct link_engine *engine =
+        j->request.link ? link_engine(j->request.link) : engines_info(j->app->engines);
     struct adapter_entry adapter = j->adapter;
     const bool has = adapter.name && (adapter.fingerprint ||
                                       adapter_list_find(&engine->adapters, adapter.name, &adapter));
@@ -359,7 +360,7 @@ static enum q_code open_searches(struct job *j, struct q_err *e)
 /* Refuse what the engine could not have at once, however long its client waits. */
 static FALLIBLE check_fits(const struct job *j, size_t n, struct q_err *e)
 {
-    const struct link_engine *g = link_engine(j->app->link);
+    const struct link_engine *g = engines_info(j->app->engines);
     if (n > CHOICES_MAX)
         return q_fail(e, Q_TOO_LARGE,
                       "n: %zu choices (prompts times n or best_of), expected at most %d", n,
@@ -393,12 +394,13 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
     j->choices = q_calloc(n, sizeof *j->choices);
     if (!j->choices)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %zu choices", n);
+    j->request.n = j->params.use_beam_search ? 0 : (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         struct choice *c = &j->choices[i];
         const bool opens = !j->params.use_beam_search && !(j->kept && j->kept->resumed);
         j->n_choice++;
         if ((rc = choice_init(c, j, (uint32_t)i, e)) ||
-            (opens && (rc = link_open(j->app->link, &c->generation, e))))
+            (opens && (rc = engines_open(j->app->engines, &c->generation, e))))
             return rc;
         if (j->params.echo && j->logprobs)
             logprobs_first(c);
@@ -607,7 +609,7 @@ static void job_prepared(struct task *t, const struct q_err *error)
     const char *warning = unknown_warning(&j->params.unknown, both);
     if (warning)
         http_warn(t->x, warning);
-    if (error->code == Q_OK && link_engine(j->app->link)->refusing) {
+    if (error->code == Q_OK && engines_info(j->app->engines)->refusing) {
         enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; retry after it resumes");
         (void)rc;
         job_fail(j, &e, NULL, PAUSED_RETRY_S);
@@ -643,11 +645,11 @@ static struct job *job_new(struct app *a, struct http_exchange *x, bool chat)
     }
     j->app = a;
     j->chat = chat;
-    const struct buf *adapters = &link_engine(a->link)->adapters;
+    const struct buf *adapters = &engines_info(a->engines)->adapters;
     buf_add(&j->adapters, buf_str(adapters), adapters->len);
-    j->knows_adapters = link_engine(a->link)->instance != 0;
+    j->knows_adapters = engines_info(a->engines)->instance != 0;
     app_item_types(a, &j->item_types); /* read here: a thread must not access the link */
-    j->takes_items = j->item_types.unknown || link_engine(a->link)->item_credit;
+    j->takes_items = j->item_types.unknown || engines_info(a->engines)->item_credit;
     j->max_model_len = app_max_model_len(a);
     j->created = clock_unix();
     j->arrived_us = clock_us();
@@ -682,8 +684,8 @@ void job_start_dialect(struct app *a, struct http_exchange *x, const struct dial
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 
-void job_resume(struct app *a, struct http_exchange *x, const struct msg_stream_resumed *m,
-                struct kept_stream *k)
+void job_resume(struct app *a, struct http_exchange *x, struct link *from,
+                const struct msg_stream_resumed *m, struct kept_stream *k)
 {
     struct q_err e = Q_ERR_INIT;
     const struct stream_columns columns = {m->rows, m->tokens, m->logprob_ids, m->logprobs,
@@ -697,7 +699,8 @@ void job_resume(struct app *a, struct http_exchange *x, const struct msg_stream_
     k->seed = m->seed;
     k->keep_ms = m->keep_ms;
     k->resumed = true;
-    k->kept_by = link_engine(a->link)->instance;
+    k->kept_by = link_engine(from)->instance;
+    j->request.link = from;
     j->kept = k;
     j->created = (int64_t)m->created;
     snprintf(j->id, sizeof j->id, "%.*s",

@@ -80,10 +80,10 @@ void kept_stream_event_end(struct job *j, struct buf *out)
         j->kept->n_old = out->len;
 }
 
-void kept_stream_submit(struct job *j)
+void kept_stream_submit(struct job *j, struct link *to)
 {
     struct kept_stream *k = j->kept;
-    const uint64_t engine = link_engine(j->app->link)->instance;
+    const uint64_t engine = link_engine(to)->instance;
     if (!k || k->is_lost || k->kept_by == engine)
         return;
     struct q_err e = Q_ERR_INIT;
@@ -105,7 +105,7 @@ void kept_stream_submit(struct job *j)
         .logprobs = log.logprobs,
         .ranks = log.ranks,
     };
-    if (link_keep_stream(j->app->link, &m, &e) == Q_OK)
+    if (link_keep_stream(to, &m, &e) == Q_OK)
         k->kept_by = engine; /* otherwise with the next submission */
 }
 
@@ -177,7 +177,7 @@ static FALLIBLE open_rest(struct job *j, struct q_err *e)
         if (!(rc = begun_of(j->kept, i, &begun, e))) {
             c->generation.begun = begun.ids;
             c->generation.n_begun = begun.n;
-            rc = link_open(j->app->link, &c->generation, e);
+            rc = engines_open(j->app->engines, &c->generation, e);
             c->generation.begun = NULL;
         }
         token_list_release(&begun);

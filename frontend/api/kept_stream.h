@@ -47,7 +47,7 @@ void kept_stream_free(struct kept_stream *k);
 void kept_stream_event(struct job *j, struct buf *out);
 void kept_stream_event_end(struct job *j, struct buf *out);
 /* Before a generation is submitted: the engine must have the stream. */
-void kept_stream_submit(struct job *j);
+void kept_stream_submit(struct job *j, struct link *to);
 /* A choice takes these tokens. */
 void kept_stream_note(struct job *j, const struct choice *c, const struct link_tokens *t);
 /* The stream will have at least so many events. Errors: Q_NOT_FOUND: its client claims more. */
@@ -59,8 +59,8 @@ FALLIBLE kept_stream_replay(struct job *j, struct q_err *e);
 
 /* The request has the header Last-Event-ID: answer it with the rest of that stream (resume.c). */
 void resume_start(struct app *a, struct http_exchange *x);
-/* Go on with a kept stream (job.c); m is the engine's reply. */
-void job_resume(struct app *a, struct http_exchange *x, const struct msg_stream_resumed *m,
-                struct kept_stream *k);
+/* Go on with a kept stream (job.c); m is the reply of the engine that `from` links to. */
+void job_resume(struct app *a, struct http_exchange *x, struct link *from,
+                const struct msg_stream_resumed *m, struct kept_stream *k);
 
 #endif

@@ -16,7 +16,7 @@ static void close_slots(struct pool_job *j)
     for (uint32_t i = 0; j->slots && i < POOL_OPEN_MAX; i++)
         if (j->slots[i].is_open) {
             j->slots[i].is_open = false;
-            link_close(j->app->link, &j->slots[i].generation);
+            engines_close(j->app->engines, &j->slots[i].generation);
         }
 }
 
@@ -119,7 +119,8 @@ static enum q_code open_slot(struct pool_job *j, struct pool_slot *s, struct q_e
     s->generation.params.raw_vector = j->is_raw;
     s->generation.params.second_text = t->second_at;
     memcpy(s->generation.cache_salt, j->tenant.salt, sizeof j->tenant.salt);
-    const enum q_code rc = link_open(j->app->link, &s->generation, e);
+    j->request.n = (uint32_t)j->n_text;
+    const enum q_code rc = engines_open(j->app->engines, &s->generation, e);
     s->is_open = rc == Q_OK;
     j->n_next += rc == Q_OK;
     return rc;
@@ -129,7 +130,7 @@ static enum q_code open_slot(struct pool_job *j, struct pool_slot *s, struct q_e
 static void open_more(struct pool_job *j)
 {
     struct q_err e = Q_ERR_INIT;
-    const uint32_t n_req = link_engine(j->app->link)->max_num_reqs;
+    const uint32_t n_req = engines_info(j->app->engines)->max_num_reqs;
     const uint32_t n_open = n_req && n_req < POOL_OPEN_MAX ? n_req : POOL_OPEN_MAX;
     for (uint32_t i = 0; i < n_open && j->n_next < j->n_text; i++)
         if (!j->slots[i].is_open && open_slot(j, &j->slots[i], &e)) {
@@ -155,7 +156,7 @@ static void on_tokens(struct generation *g, const struct link_tokens *t)
     if (t->finish == FINISH_NONE)
         return;
     s->is_open = false;
-    link_close(j->app->link, g);
+    engines_close(j->app->engines, g);
     if (t->finish != FINISH_STOP || !text->values) {
         const enum q_code rc =
             t->finish == FINISH_ABORT
@@ -182,7 +183,7 @@ static void on_error(struct generation *g, enum q_code code, const char *message
     struct pool_slot *s = (struct pool_slot *)g;
     struct q_err e = Q_ERR_INIT;
     s->is_open = false;
-    link_close(s->job->app->link, g);
+    engines_close(s->job->app->engines, g);
     q_fail_text(&e, code, "%s", message);
     fail(s->job, &e, (retry_after_ms + 999) / 1000);
 }
@@ -246,7 +247,7 @@ static void job_prepared(struct task *t, const struct q_err *error)
     uint32_t retry_s = 0;
     if (warning)
         http_warn(t->x, warning);
-    if (!rc && link_engine(j->app->link)->refusing) {
+    if (!rc && engines_info(j->app->engines)->refusing) {
         rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; retry after it resumes");
         retry_s = PAUSED_RETRY_S;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests with the header Last-Event-ID. The engine is asked for the kept stream; until it
- * replies, the request is pending. A timer ends one whose engine is lost or does not reply. */
+/* Requests with the header Last-Event-ID. Each engine is asked for the kept stream; until the one
+ * that has it replies, or all others, the request is pending. A timer ends one whose engines are
+ * lost or do not reply. */
 #include <string.h>
 #include "common/clock.h"
 #include "common/mem.h"
@@ -18,7 +19,8 @@ struct pending_resume {
     struct http_exchange *x;
     struct kept_stream *stream; /* id and n_seen */
     uint64_t order_id;
-    uint64_t instance; /* the engine that was asked */
+    uint64_t asked[ENGINES_MAX]; /* instances that have not replied; 0 = none */
+    struct q_err missing;        /* the first reply of an engine that does not have it */
     int64_t until_ms;
 };
 
@@ -54,41 +56,78 @@ static void on_client_gone(void *ctx)
     end_pending(w);
 }
 
-static void on_pending(uv_timer_t *timer)
+static void end_with(struct pending_resume *w, enum q_code code, const char *message)
 {
-    struct pending_resume *w = timer->data;
     struct http_exchange *x = w->x;
-    if (link_engine(w->app->link)->instance == w->instance && clock_ms() < w->until_ms)
-        return;
+    char copy[Q_MESSAGE_MAX];
+    snprintf(copy, sizeof copy, "%s", message);
     http_on_gone(x, NULL, NULL);
     kept_stream_free(w->stream);
     end_pending(w);
-    reply_error(x, Q_UNAVAILABLE, "the engine was lost or does not reply; retry");
+    reply_error(x, code, copy);
 }
 
-void resume_answered(void *app, const struct msg_stream_resumed *m)
+/* No engine has the stream, of those that replied. One that is away may have it, if it comes back
+ * in time. */
+static void end_missing(struct pending_resume *w)
+{
+    const struct engines *all = w->app->engines;
+    for (uint32_t i = 0; i < engines_n(all); i++) {
+        const struct link *l = engines_link(all, i);
+        if (link_state(l) != LINK_CONNECTING || link_is_away(l))
+            continue;
+        end_with(w, Q_UNAVAILABLE, "an engine that may have this stream is not available; retry");
+        return;
+    }
+    end_with(w, w->missing.code, w->missing.message);
+}
+
+static void on_pending(uv_timer_t *timer)
+{
+    struct pending_resume *w = timer->data;
+    const struct engines *all = w->app->engines;
+    bool is_lost = clock_ms() >= w->until_ms;
+    for (uint32_t i = 0; i < engines_n(all); i++)
+        is_lost =
+            is_lost || (w->asked[i] && link_engine(engines_link(all, i))->instance != w->asked[i]);
+    if (is_lost)
+        end_with(w, Q_UNAVAILABLE, "the engine was lost or does not reply; retry");
+}
+
+static void say(struct q_err *e, enum q_code code, struct proto_str message)
+{
+    e->code = code;
+    snprintf(e->message, sizeof e->message, "%.*s",
+             message.n < sizeof e->message ? (int)message.n : (int)sizeof e->message - 1,
+             message.n ? message.data : "");
+}
+
+void resume_answered(void *app, uint32_t from, const struct msg_stream_resumed *m)
 {
     struct app *a = app;
-    char message[Q_MESSAGE_MAX];
     struct pending_resume *w = a->pending_resumes;
     while (w && w->order_id != m->order_id)
         w = w->next;
     if (!w)
         return;
-    struct http_exchange *x = w->x;
-    struct kept_stream *k = w->stream;
-    http_on_gone(x, NULL, NULL);
-    end_pending(w);
     const enum q_code code = control_code_of(m->code);
     if (code == Q_OK) {
-        job_resume(a, x, m, k);
+        struct http_exchange *x = w->x;
+        struct kept_stream *k = w->stream;
+        http_on_gone(x, NULL, NULL);
+        end_pending(w);
+        job_resume(a, x, engines_link(a->engines, from), m, k);
         return;
     }
-    kept_stream_free(k);
-    snprintf(message, sizeof message, "%.*s",
-             m->message.n < sizeof message ? (int)m->message.n : (int)sizeof message - 1,
-             m->message.n ? m->message.data : "");
-    reply_error(x, code, message);
+    bool waits = false;
+    w->asked[from] = 0;
+    for (uint32_t i = 0; i < engines_n(a->engines); i++)
+        waits = waits || w->asked[i];
+    /* Of two errors the one that is not "not found" says more. */
+    if (w->missing.code == Q_OK || w->missing.code == Q_NOT_FOUND)
+        say(&w->missing, code, m->message);
+    if (!waits)
+        end_missing(w);
 }
 
 /* 32 hex digits, a point and a number. */
@@ -115,17 +154,17 @@ static bool read_id(struct http_text header, struct kept_stream *k)
 }
 
 static void wait_for_reply(struct app *a, struct http_exchange *x, struct kept_stream *k,
-                           struct pending_resume *w)
+                           const uint64_t *asked, struct pending_resume *w)
 {
     *w = (struct pending_resume){
         .app = a,
         .x = x,
         .stream = k,
         .order_id = a->n_order,
-        .instance = link_engine(a->link)->instance,
         .until_ms = clock_ms() + PENDING_MAX_MS,
         .next = a->pending_resumes,
     };
+    memcpy(w->asked, asked, sizeof w->asked);
     a->pending_resumes = w;
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = w;
@@ -133,17 +172,27 @@ static void wait_for_reply(struct app *a, struct http_exchange *x, struct kept_s
     http_on_gone(x, on_client_gone, w);
 }
 
-/* e is set on failure; k and w belong to the caller then. */
-static FALLIBLE ask_engine(struct app *a, struct http_exchange *x, const struct kept_stream *k,
-                           struct q_err *e)
+/* asked[ENGINES_MAX]: the instances that are. Errors: Q_UNAVAILABLE (of none), Q_TOO_LARGE. */
+static FALLIBLE ask_engines(struct app *a, const struct http_exchange *x,
+                            const struct kept_stream *k, uint64_t *asked, struct q_err *e)
 {
     unsigned char key[32];
+    bool any = false;
     const struct msg_resume_stream m = {
         .order_id = ++a->n_order,
         .stream_id = {k->id, sizeof k->id},
         .key_digest = {key, http_key(x, key) ? sizeof key : 0},
     };
-    return link_resume_stream(a->link, &m, e);
+    for (uint32_t i = 0; i < engines_n(a->engines); i++) {
+        struct link *l = engines_link(a->engines, i);
+        q_err_reset(e);
+        const bool is_sent = link_resume_stream(l, &m, e) == Q_OK;
+        asked[i] = is_sent ? link_engine(l)->instance : 0;
+        any = any || is_sent;
+    }
+    if (any)
+        q_err_reset(e);
+    return e->code;
 }
 
 void resume_start(struct app *a, struct http_exchange *x)
@@ -151,6 +200,7 @@ void resume_start(struct app *a, struct http_exchange *x)
     struct q_err e = Q_ERR_INIT;
     struct kept_stream *k = q_calloc(1, sizeof *k);
     struct pending_resume *w = q_calloc(1, sizeof *w);
+    uint64_t asked[ENGINES_MAX] = {0};
     enum q_code rc = Q_OK;
     if (!k || !w)
         rc = q_fail(&e, Q_NO_MEMORY, "out of memory for the request");
@@ -163,9 +213,9 @@ void resume_start(struct app *a, struct http_exchange *x)
                     "Last-Event-ID: not an id of this server's streams (32 hexadecimal digits, a "
                     "point and a number): send the request again without this header");
     else
-        rc = ask_engine(a, x, k, &e);
+        rc = ask_engines(a, x, k, asked, &e);
     if (rc == Q_OK) {
-        wait_for_reply(a, x, k, w);
+        wait_for_reply(a, x, k, asked, w);
         return;
     }
     kept_stream_free(k);

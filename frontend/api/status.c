@@ -104,7 +104,7 @@ void status_told(void *app)
 void on_metrics(void *app, struct http_exchange *x)
 {
     struct app *a = app;
-    struct scrape *s = a->link && link_ask(a->link) ? q_calloc(1, sizeof *s) : NULL;
+    struct scrape *s = a->engines && engines_ask(a->engines) ? q_calloc(1, sizeof *s) : NULL;
     if (!s) {
         reply_metrics(a, x);
         return;
@@ -178,7 +178,7 @@ void on_models(void *app, struct http_exchange *x)
         add_model(a, &(struct shown_model){a->served.names[i], a->options->positional[0], NULL},
                   &body);
     }
-    for (size_t at = 0; adapter_list_next(&link_engine(a->link)->adapters, &at, &adapter);) {
+    for (size_t at = 0; adapter_list_next(&engines_info(a->engines)->adapters, &at, &adapter);) {
         const struct shown_model m = shown_adapter(a, &adapter);
         if (!http_key_allows(x, adapter.name))
             continue;
@@ -218,10 +218,9 @@ void on_model(void *app, struct http_exchange *x)
     struct http_text path = http_path(x);
     size_t n_prefix = strlen("/v1/models/");
     struct adapter_entry adapter;
+    const struct buf *adapters = &engines_info(a->engines)->adapters;
     snprintf(name, sizeof name, "%.*s", (int)(path.n - n_prefix), path.data + n_prefix);
-    if (!*name ||
-        served_model_find_name(&a->served, name, &link_engine(a->link)->adapters, &adapter, &e) !=
-            Q_OK ||
+    if (!*name || served_model_find_name(&a->served, name, adapters, &adapter, &e) != Q_OK ||
         app_check_key(a, x, adapter.name, &e) != Q_OK) {
         app_reply_error(x, &e, "model");
         return;

@@ -45,7 +45,7 @@ static void ask_free(struct task *t)
 {
     struct ask *q = (struct ask *)t;
     if (q->generation.calls)
-        link_close(q->app->link, &q->generation);
+        engines_close(q->app->engines, &q->generation);
     item_wire_release(&q->items);
     q_free(q->positions);
     prompts_release(&q->prompts);
@@ -268,7 +268,7 @@ static void on_expanded(struct generation *f, const uint32_t *positions, const u
     struct ask *q = ask_of(f);
     struct q_err e = Q_ERR_INIT;
     if (prompt_expand(q->prompts.items, positions, n_token, n, &e)) {
-        link_close(q->app->link, f);
+        engines_close(q->app->engines, f);
         reply(q, &e, 0);
     }
 }
@@ -314,7 +314,7 @@ static void count(struct ask *q)
     g->counts_only = true;
     set_param(q, NULL);
     enum q_code rc = g->n_prompt ? Q_OK : q_fail(&e, Q_INVALID, "prompt: has no tokens");
-    if (rc || link_open(q->app->link, g, &e))
+    if (rc || engines_open(q->app->engines, g, &e))
         reply(q, &e, 0);
 }
 
@@ -356,7 +356,7 @@ static void start(struct app *a, struct http_exchange *x, const struct dialect *
     q->dialect = dialect;
     q->max_model_len =
         app_max_model_len(a); /* read here, because the thread must not access the link */
-    const struct buf *adapters = &link_engine(a->link)->adapters;
+    const struct buf *adapters = &engines_info(a->engines)->adapters;
     buf_add(&q->adapters, buf_str(adapters), adapters->len);
     app_item_types(a, &q->item_types);
     task_start(&q->task, &calls, &a->tasks, x);

@@ -134,13 +134,13 @@ static void on_tick(void *ctx)
     struct program *p = ctx;
     int64_t now = clock_ms(), every = p->terminal ? 500 : LINE_EVERY_MS;
     bool wanted = options_given(&p->o, "--progress") ? p->o.progress : p->terminal;
-    if (!p->up_ms && p->app.link && link_state(p->app.link) == LINK_UP)
+    if (!p->up_ms && p->app.engines && engines_state(p->app.engines) == LINK_UP)
         p->up_ms = now;
     if (wanted && now - p->said_ms >= every) {
         p->said_ms = now;
         say_progress(p);
     }
-    if (p->app.link && link_hangs(p->app.link) && p->engine.pid > 0 &&
+    if (p->app.engines && engines_hang(p->app.engines) && p->engine.pid > 0 &&
         now - p->engine.started_ms > STOP_MS) {
         complain("the engine does not respond: killing it");
         kill(p->engine.pid, SIGKILL);
@@ -189,7 +189,7 @@ static FALLIBLE prepare_engine(struct program *p, struct q_err *e)
     if ((rc = supervisor_resources_init_private(&p->resources, e)) ||
         (rc = children_init(&p->engine, &n, &p->resources, &p->o, e)))
         return rc;
-    p->o.engine = p->resources.address;
+    p->o.engine = (struct option_list){.items = {p->resources.address}, .n = 1};
     if (!options_given(&p->o, "--log-level")) {
         char **last = p->engine.argv;
         while (*last)
@@ -278,8 +278,8 @@ static void end(struct program *p)
     p->app.exit_code = p->exit_code;
     if (p->batch.in.reading) /* a thread waits in read(2) */
         p->app.reading = true;
-    link_free(p->app.link); /* first: the engine aborts the open requests */
-    p->app.link = NULL;
+    engines_free(p->app.engines); /* first: the engine aborts the open requests */
+    p->app.engines = NULL;
     end_engine(p);
     app_close(&p->app);
 }

@@ -28,6 +28,7 @@
 #define STALL_WARN_MS    10000
 #define LATE_MS          1000 /* a loop whose tick comes so late did not run meanwhile */
 #define REFUSED_LOG_MS   10000
+#define OUTPUT_GUESS     256 /* tokens of a generation before any has finished */
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
 {
@@ -101,12 +102,37 @@ void link_withdraw(struct link *l, struct generation *f)
     generation_drop_items(l, f);
 }
 
+void link_note(struct link *l, enum metric m, double value)
+{
+    l->set.totals->of[m] += value - l->noted.of[m];
+    l->noted.of[m] = value;
+    metric_set(m, l->set.totals->of[m]);
+}
+
+void link_note_open(struct link *l)
+{
+    link_note(l, METRIC_OPEN_SEQUENCES, link_n_open(l));
+}
+
+void link_note_prefilled(struct link *l, struct generation *f)
+{
+    Q_ASSERT(l->n_prefill >= f->n_prefill);
+    l->n_prefill -= f->n_prefill;
+    f->n_prefill = 0;
+}
+
+void link_drop(struct link *l, struct generation *f)
+{
+    link_withdraw(l, f);
+    link_note_prefilled(l, f);
+    generation_list_take(f);
+    link_note_open(l);
+}
+
 void link_fail(struct link *l, struct generation *f, enum q_code code, const char *message,
                uint32_t retry_after_ms)
 {
-    link_withdraw(l, f);
-    generation_list_take(f);
-    metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
+    link_drop(l, f);
     f->calls->on_error(f, code, message, retry_after_ms);
 }
 
@@ -202,8 +228,7 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
         if (rc == Q_UNAVAILABLE)
             return Q_OK;
         if (rc && f == opening) {
-            generation_drop_items(l, f);
-            generation_list_take(f);
+            link_drop(l, f);
             return q_fail(e, rc, "%s", why.message);
         }
         if (rc) {
@@ -233,12 +258,28 @@ void link_take_back(struct link *l, struct generation *f)
     generation_list_push(&l->waiting, f);
 }
 
-void link_note_state(const struct link *l)
+void link_move(struct link *l, struct generation *f, struct link *to, uint32_t n_prefill)
 {
-    const bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
-    metric_set(METRIC_ENGINE_UP, up);
-    metric_set(METRIC_ENGINE_LOADING, l->state == LINK_CONNECTING && l->loading);
-    metric_set(METRIC_ENGINE_STALLED, l->state == LINK_CONNECTING && l->silent_since_ms != 0);
+    Q_ASSERT(l != to && f->link == l && f->list);
+    if (f->wire_id)
+        link_add_abort(l, f->wire_id);
+    link_drop(l, f);
+    f->is_moved = f->is_moved || f->was_lost;
+    f->items_inline = f->has_turn = f->was_lost = false;
+    f->trial_ms = f->not_before_ms = 0;
+    f->n_lost = f->n_since_lost = 0;
+    f->link = to;
+    f->n_prefill = n_prefill;
+    to->n_prefill += n_prefill;
+    generation_list_add(&to->waiting, f);
+    link_note_open(to);
+}
+
+void link_note_state(struct link *l)
+{
+    link_note(l, METRIC_ENGINE_UP, l->state == LINK_UP || l->state == LINK_DRAINING);
+    link_note(l, METRIC_ENGINE_LOADING, l->state == LINK_CONNECTING && l->loading);
+    link_note(l, METRIC_ENGINE_STALLED, l->state == LINK_CONNECTING && l->silent_since_ms != 0);
 }
 
 const char *link_code(const struct link *l)
@@ -287,9 +328,10 @@ void link_refused(struct link *l, const char *why)
 void link_go_down(struct link *l, const char *reason)
 {
     if (l->running.n)
-        log_warning("link: %s: %u open requests wait for a reconnect", reason, l->running.n);
+        log_warning("link%s: %s: %u open requests wait for a reconnect", l->set.name, reason,
+                    l->running.n);
     else if (l->state != LINK_CONNECTING)
-        log_warning("link: %s", reason);
+        log_warning("link%s: %s", l->set.name, reason);
     link_suspect_lost(l);
     while (l->running.last && l->set.no_replay) {
         link_add_abort(l, l->running.last->wire_id);
@@ -347,7 +389,8 @@ void link_tick(struct link *l)
         up = false;
     }
     if (up && now - l->step_ms > STALL_WARN_MS) {
-        log_warning("link: the engine is stalled: step %" PRIu64 " has not completed", l->step);
+        log_warning("link%s: the engine is stalled: step %" PRIu64 " has not completed",
+                    l->set.name, l->step);
         l->step_ms = now;
     }
     if (up && now - l->sent_beat_ms >=
@@ -385,12 +428,15 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
     Q_ASSERT(c->address && *c->address);
     memset(l, 0, sizeof *l);
     l->set = *c;
+    l->set.name = c->name ? c->name : "";
+    l->set.totals = c->totals ? c->totals : &l->own;
     l->heartbeat_ms = 1000;
     l->unheard_since_ms = l->away_since_ms = clock_ms();
     l->has_memory = !strncmp(c->address, "ipc://", 6);
     if (l->has_memory)
         item_memory_sweep();
     l->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
+    l->mean_output = OUTPUT_GUESS;
     snprintf(l->reason, sizeof l->reason, "waiting for the engine at %s", c->address);
     if (RAND_bytes((unsigned char *)&l->instance, sizeof l->instance) != 1)
         return q_fail(e, Q_INTERNAL, "link: no random numbers");
@@ -445,8 +491,7 @@ uint32_t link_n_open(const struct link *l)
     return l->waiting.n + l->running.n;
 }
 
-/* For so long that a new generation does not wait for it. */
-static bool is_away(const struct link *l)
+bool link_is_away(const struct link *l)
 {
     return l->state == LINK_CONNECTING &&
            clock_ms() - l->away_since_ms > (int64_t)l->set.engine_timeout_ms;
@@ -459,13 +504,14 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
     Q_ASSERT(f->n_cache_salt <= sizeof f->cache_salt && f->n_shared <= f->n_prompt);
     if (l->ended)
         return q_fail(e, Q_UNAVAILABLE, "%s", l->ended);
-    if (is_away(l))
+    if (link_is_away(l))
         return q_fail(e, Q_UNAVAILABLE, "the engine is not available: %s", l->reason);
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "too many open sequences: the limit is %u; retry later",
                       LINK_FLOWS_MAX);
     if (link_check_items(l, f, e))
         return e->code;
+    f->link = l;
     f->since_ms = clock_ms();
     f->emitted = (struct token_list)TOKEN_LIST_INIT;
     for (size_t i = 0; i < f->n_begun; i++) {
@@ -475,11 +521,12 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
             return rc;
         }
     }
+    l->n_prefill += f->n_prefill;
     generation_list_add(&l->waiting, f);
     const enum q_code rc = pump_opening(l, f, e);
     if (rc)
         token_list_release(&f->emitted);
-    metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
+    link_note_open(l);
     Q_CHECK(link_check(l));
     return rc;
 }
@@ -490,9 +537,7 @@ void link_close(struct link *l, struct generation *f)
     if (f->list) {
         if (f->wire_id)
             link_add_abort(l, f->wire_id);
-        link_withdraw(l, f);
-        generation_list_take(f);
-        metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
+        link_drop(l, f);
     }
     token_list_release(&f->emitted);
 }

@@ -4,7 +4,7 @@
 
 static void check_flow(const struct link *l, const struct generation *f)
 {
-    Q_ASSERT(f->calls && f->prompt && f->n_prompt);
+    Q_ASSERT(f->link == l && f->calls && f->prompt && f->n_prompt);
     Q_ASSERT(f->emitted.n >= f->n_begun);
     Q_ASSERT(f->n_prompt_skip <= f->n_prompt_row);
     Q_ASSERT(f->n_item_received <= f->n_item_written);

@@ -59,9 +59,14 @@ struct link {
     int64_t tick_ms;          /* the last link_tick; 0 = none yet */
     uint64_t n_drop_unlogged; /* frames dropped since drop_log_ms */
     uint64_t step;
+    /* Load, for the choice of an engine. */
+    uint64_t n_prefill;            /* sum over its open generations that have no token */
+    uint32_t n_others;             /* requests of other frontends, by the last heartbeat */
+    double mean_output;            /* tokens of a generation, of the last ones that finished */
+    struct link_totals noted, own; /* its part of set.totals; those of the only link */
 };
 
-/* generation.c: a generation is in one list while it is open; with the engine it has a wire id. */
+/* link_lists.c: a generation is in one list while it is open; with the engine it has a wire id. */
 void generation_list_add(struct generation_list *l, struct generation *f);  /* at the end */
 void generation_list_push(struct generation_list *l, struct generation *f); /* at the front */
 void generation_list_take(struct generation *f); /* remove from its list */
@@ -90,7 +95,14 @@ void link_pump(struct link *l);  /* submit what may be submitted now */
 /* Send hello to a connected engine: does it still know this frontend? */
 void link_probe(struct link *l);
 void link_set_state(struct link *l, enum link_state state, const char *reason);
-void link_note_state(const struct link *l); /* in the metrics */
+void link_note_state(struct link *l); /* in the metrics */
+void link_note_open(struct link *l);
+/* Set a metric to the sum over the links, of which this one's part is now `value`. */
+void link_note(struct link *l, enum metric m, double value);
+/* It leaves its list for good. */
+void link_drop(struct link *l, struct generation *f);
+/* Its prompt is computed, or is not computed here. */
+void link_note_prefilled(struct link *l, struct generation *f);
 /* The engine is lost: every generation is taken back. */
 void link_go_down(struct link *l, const char *reason);
 /* Put a generation back at the head of the queue, with its tokens so far. */

@@ -11,6 +11,7 @@
 #include "proto/item_types.h"
 
 #define FULL_RETRY_MS 200 /* interval of resubmission to a full engine that gave no time */
+#define OUTPUT_MEMORY 32  /* generations that the mean of output tokens remembers */
 
 static void copy_str(char *out, size_t size, struct proto_str s)
 {
@@ -90,7 +91,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
                      "the engine's model is %s",
                      g->model);
         if (l->state != LINK_REFUSED)
-            log_error("link: %s", reason);
+            log_error("link%s: %s", l->set.name, reason);
         link_set_state(l, LINK_REFUSED, reason);
         return;
     }
@@ -115,9 +116,9 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     l->beat_ms = l->step_ms = clock_ms();
     l->silent_since_ms = l->unheard_since_ms = 0;
     metric_add(METRIC_RECONNECTS, 1);
-    log_info("link: connected to engine %s: model %s, at most %u tokens per request, %u running "
+    log_info("link%s: connected to engine %s: model %s, at most %u tokens per request, %u running "
              "sequences",
-             g->version, g->model, g->max_model_len, g->max_num_seqs);
+             l->set.name, g->version, g->model, g->max_model_len, g->max_num_seqs);
     link_set_state(l, LINK_UP, "");
     link_flush_aborts(l);
     link_pump(l);
@@ -160,7 +161,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             return;
         }
         if (found != Q_MISMATCH || l->state != LINK_REFUSED)
-            log_error("link: the engine reports an error: %s: %s", code, message);
+            log_error("link%s: the engine reports an error: %s: %s", l->set.name, code, message);
         if (found == Q_MISMATCH) {
             if (l->running.n)
                 link_go_down(l, message);
@@ -192,11 +193,12 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             link_probe(l); /* the engine may not know this frontend any more */
         return;
     }
-    link_fail(l, f, found, message, m->retry_after_ms);
+    if (found != Q_NO_SPACE || !l->set.on_full || !l->set.on_full(l->set.ctx, f))
+        link_fail(l, f, found, message, m->retry_after_ms);
     link_pump(l);
 }
 
-static void show_speculation(const struct msg_heartbeat *m)
+static void show_speculation(struct link *l, const struct msg_heartbeat *m)
 {
     static const enum metric places[] = {METRIC_ACCEPTED_0, METRIC_ACCEPTED_1, METRIC_ACCEPTED_2,
                                          METRIC_ACCEPTED_3, METRIC_ACCEPTED_4, METRIC_ACCEPTED_5,
@@ -205,17 +207,39 @@ static void show_speculation(const struct msg_heartbeat *m)
     for (size_t i = 0; i < m->accepted_at.n; i++) {
         n_accepted += (double)m->accepted_at.data[i];
         if (i < sizeof places / sizeof *places)
-            metric_set(places[i], (double)m->accepted_at.data[i]);
+            link_note(l, places[i], (double)m->accepted_at.data[i]);
     }
-    metric_set(METRIC_DRAFTS, (double)m->n_draft);
-    metric_set(METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
-    metric_set(METRIC_ACCEPTED, n_accepted);
-    metric_set(METRIC_FORCED_TOKENS, (double)m->n_forced_token);
-    metric_set(METRIC_FORCED_ACCEPTED, (double)m->n_forced_accepted);
+    link_note(l, METRIC_DRAFTS, (double)m->n_draft);
+    link_note(l, METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
+    link_note(l, METRIC_ACCEPTED, n_accepted);
+    link_note(l, METRIC_FORCED_TOKENS, (double)m->n_forced_token);
+    link_note(l, METRIC_FORCED_ACCEPTED, (double)m->n_forced_accepted);
+}
+
+static void show_iterations(struct link *l, const struct msg_heartbeat *m)
+{
+    struct link_totals *all = l->set.totals;
+    const size_t n = m->iteration_tokens.n;
+    const double n_token = (double)(m->prompt_tokens + m->generation_tokens);
+    if (n > sizeof all->iterations / sizeof *all->iterations)
+        return;
+    for (size_t i = 0; i < n; i++) { /* fewer than before, if the engine was restarted */
+        all->iterations[i] += m->iteration_tokens.data[i] - l->noted.iterations[i];
+        l->noted.iterations[i] = m->iteration_tokens.data[i];
+    }
+    all->of[METRIC_ITERATION] += n_token - l->noted.of[METRIC_ITERATION];
+    l->noted.of[METRIC_ITERATION] = n_token;
+    metric_set_buckets(METRIC_ITERATION, all->iterations, (uint32_t)n, all->of[METRIC_ITERATION]);
+}
+
+static void show_usage(enum metric m, enum metric used, enum metric total)
+{
+    metric_set(m, metric_value(total) > 0 ? metric_value(used) / metric_value(total) : 0);
 }
 
 static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
 {
+    const uint32_t n_all = m->n_running + m->n_waiting;
     if (m->step != l->step || m->n_running == 0 || m->pausing || m->sleep_level)
         l->step_ms = clock_ms();
     l->step = m->step;
@@ -227,36 +251,34 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
         take_adapters(&l->engine, &m->adapters);
     if (m->fingerprint.n)
         copy_str(l->engine.fingerprint, sizeof l->engine.fingerprint, m->fingerprint);
-    metric_set(METRIC_RUNNING, m->n_running);
-    metric_set(METRIC_WAITING, m->n_waiting);
-    metric_set(METRIC_SWAPPED, m->n_swapped);
-    metric_set(METRIC_KV_USED, m->kv_blocks_used);
-    metric_set(METRIC_KV_TOTAL, m->kv_blocks_total);
-    metric_set(METRIC_KV_USAGE,
-               m->kv_blocks_total ? (double)m->kv_blocks_used / m->kv_blocks_total : 0);
-    metric_set(METRIC_STEP_GAPS, (double)m->n_gap);
-    metric_set(METRIC_STEP_GAP_SECONDS, (double)m->gap_us * 1e-6);
-    metric_set(METRIC_SWAP_USED, m->swap_blocks_used);
-    metric_set(METRIC_SWAP_TOTAL, m->swap_blocks_total);
-    metric_set(METRIC_SWAP_USAGE,
-               m->swap_blocks_total ? (double)m->swap_blocks_used / m->swap_blocks_total : 0);
-    metric_set(METRIC_ENGINE_STEP, (double)m->step);
-    metric_set(METRIC_ENGINE_DRAINING, m->draining);
-    metric_set(METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
-    metric_set(METRIC_ENGINE_ABORTED, (double)m->n_aborted);
-    metric_set(METRIC_ENGINE_TENANTS, m->n_tenant);
-    metric_set(METRIC_TIMEOUTS, (double)m->n_timeout);
-    metric_set(METRIC_PUSHED_OUT, (double)m->n_pushed_out);
-    metric_set(METRIC_PREEMPTIONS, (double)m->n_preemption);
-    metric_set(METRIC_PREEMPTIONS_SWAP, (double)m->n_swap_out);
-    metric_set(METRIC_PREEMPTIONS_RECOMPUTE, (double)m->n_preemption - (double)m->n_swap_out);
-    metric_set(METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
-    metric_set(METRIC_PREFIX_HITS, (double)m->prefix_hits);
-    metric_set(METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);
-    metric_set(METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
-    metric_set_buckets(METRIC_ITERATION, m->iteration_tokens.data, (uint32_t)m->iteration_tokens.n,
-                       (double)(m->prompt_tokens + m->generation_tokens));
-    show_speculation(m);
+    link_note(l, METRIC_RUNNING, m->n_running);
+    link_note(l, METRIC_WAITING, m->n_waiting);
+    link_note(l, METRIC_SWAPPED, m->n_swapped);
+    link_note(l, METRIC_KV_USED, m->kv_blocks_used);
+    link_note(l, METRIC_KV_TOTAL, m->kv_blocks_total);
+    show_usage(METRIC_KV_USAGE, METRIC_KV_USED, METRIC_KV_TOTAL);
+    link_note(l, METRIC_STEP_GAPS, (double)m->n_gap);
+    link_note(l, METRIC_STEP_GAP_SECONDS, (double)m->gap_us * 1e-6);
+    link_note(l, METRIC_SWAP_USED, m->swap_blocks_used);
+    link_note(l, METRIC_SWAP_TOTAL, m->swap_blocks_total);
+    show_usage(METRIC_SWAP_USAGE, METRIC_SWAP_USED, METRIC_SWAP_TOTAL);
+    link_note(l, METRIC_ENGINE_STEP, (double)m->step);
+    link_note(l, METRIC_ENGINE_DRAINING, m->draining);
+    link_note(l, METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
+    link_note(l, METRIC_ENGINE_ABORTED, (double)m->n_aborted);
+    link_note(l, METRIC_ENGINE_TENANTS, m->n_tenant);
+    link_note(l, METRIC_TIMEOUTS, (double)m->n_timeout);
+    link_note(l, METRIC_PUSHED_OUT, (double)m->n_pushed_out);
+    link_note(l, METRIC_PREEMPTIONS, (double)m->n_preemption);
+    link_note(l, METRIC_PREEMPTIONS_SWAP, (double)m->n_swap_out);
+    link_note(l, METRIC_PREEMPTIONS_RECOMPUTE, (double)m->n_preemption - (double)m->n_swap_out);
+    link_note(l, METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
+    link_note(l, METRIC_PREFIX_HITS, (double)m->prefix_hits);
+    link_note(l, METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);
+    link_note(l, METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
+    show_iterations(l, m);
+    show_speculation(l, m);
+    l->n_others = n_all > l->running.n ? n_all - l->running.n : 0;
     if (m->draining && l->state == LINK_UP)
         link_set_state(l, LINK_DRAINING, "the engine is shutting down");
     else if (!m->draining && l->state == LINK_DRAINING)
@@ -317,14 +339,15 @@ void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct lin
             return;
         }
     }
+    if (t->n)
+        link_note_prefilled(l, f);
     if (f->request) {
         f->request->accepted = true;
         f->request->window += f->request->window && seq == 0 && t->n;
     }
     if (t->finish != FINISH_NONE) {
-        link_withdraw(l, f);
-        generation_list_take(f);
-        metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
+        l->mean_output += ((double)(f->emitted.n - f->n_begun) - l->mean_output) / OUTPUT_MEMORY;
+        link_drop(l, f);
     }
     if (link_suspect_passed(f, t->n) && f->list) { /* the next suspect has its turn, alone */
         link_add_abort(l, f->wire_id);

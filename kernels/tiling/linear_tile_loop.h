@@ -17,8 +17,7 @@
  * Each tile prefetches its part of the next slice: a prefetch of the whole slice during one tile
  * would make that tile wait for memory. Slices of the second-level cache (slice.h) store sums less
  * often, and up to LINEAR_FAR tiles prefetch into it: the first level has too few misses in flight
- * to read at the rate of memory. Two rows in strips read at that rate too: their slices are so short
- * (LINEAR_PAIR_BYTES) that the next one is as near as what one row prefetches. A tile whose sums are all in registers at once (decoding: up to
+ * to read at the rate of memory. A tile whose sums are all in registers at once (decoding: up to
  * LINEAR_ONE_PASS rows) reads its weights once, in one slice, from first byte to last. The loops
  * are the same for floats and for integers (int32 sums in the same memory): struct linear_form.
  * Threads: as ops.h. */
@@ -31,12 +30,7 @@
 #include "kernels/wide/epilogue.h"
 #ifdef VEC_SUMS
 
-/* The maximum of a slice of a panel, with which a tile's x and sums fit the first-level cache, is
- * kern_slice_bytes. Up to LINEAR_FEW tiles are bound by memory; a slice is then half of it, so that
- * L1 has room for the next slice too. */
-#define LINEAR_FEW        4u
-#define LINEAR_FAR        3u
-#define LINEAR_PAIR_BYTES 3072u
+#define LINEAR_FAR 3u
 
 /* Rows of which the registers hold the sums of a whole panel: 6, or 1 on AVX2. More are summed in
  * strips of the panel, which read the weights of a slice again, from L1. */
@@ -80,12 +74,7 @@ static inline uint32_t linear_far_bytes(void)
 static inline uint32_t linear_slice(const struct linear_form *f, size_t n_row, uint32_t n_tile)
 {
     const uint32_t far = linear_far_bytes();
-    const uint32_t near = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
-    const uint32_t bytes = n_row == 2            ? LINEAR_PAIR_BYTES
-                           : far                 ? far
-                           : n_tile > LINEAR_FEW ? near
-                                                 : near / 2;
-    const uint32_t most = bytes / (uint32_t)f->k_bytes;
+    const uint32_t most = (far ? far : slice_bytes(n_row, n_tile)) / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
     LINEAR_ASSUME(n_slice > 0); /* there is K */
     return n_row <= LINEAR_ONE_PASS ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;

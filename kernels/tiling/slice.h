@@ -4,6 +4,7 @@
 #ifndef QUIRE_KERNELS_TILING_SLICE_H
 #define QUIRE_KERNELS_TILING_SLICE_H
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* kern_slice_bytes: in the first-level cache. kern_slice_far_bytes: in the second-level cache, for
@@ -16,5 +17,19 @@ extern _Atomic uint32_t kern_slice_bytes, kern_slice_far_bytes;
 #define KERN_SLICE_SMALL 20480u
 #define KERN_SLICE_LARGE 32768u
 #define KERN_L1_LARGE    (48 * 1024)
+
+/* Up to SLICE_FEW tiles are bound by memory; a slice is then half of kern_slice_bytes, so that the
+ * first level has room for the next slice too. Two rows could have their weights as fast as memory
+ * has them: their slices are so short that the next one, which is prefetched meanwhile, is no
+ * further ahead than what one row prefetches. */
+#define SLICE_FEW  4u
+#define SLICE_PAIR 3072u
+
+/* Bytes of a slice in the first-level cache, at most. */
+static inline uint32_t slice_bytes(size_t n_row, uint32_t n_tile)
+{
+    const uint32_t near = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
+    return n_row == 2 ? SLICE_PAIR : n_tile > SLICE_FEW ? near : near / 2;
+}
 
 #endif

@@ -20,8 +20,9 @@ struct linear_tile {
     uint32_t n_k;   /* of the slice; odd only in the last one */
     float *sum;     /* [rows][KERN_PANEL], 64-byte aligned */
     struct linear_next next;
-    int first;  /* start from zero instead of sum */
-    int is_far; /* next goes into the second-level cache: it has more misses in flight */
+    uint32_t part; /* inputs of a part of it (slice.h); 0: the slice has no parts */
+    int first;     /* start from zero instead of sum */
+    int is_far;    /* next goes into the second-level cache: it has more misses in flight */
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 

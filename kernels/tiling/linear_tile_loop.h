@@ -43,6 +43,7 @@ struct linear_form {
     size_t ahead;                /* bytes prefetched ahead of a panel that is read once */
     uint32_t k_step;             /* k per step of a tile */
     uint32_t n_k, n_row, n_out;
+    uint32_t part;                /* struct linear_tile.part of all tiles */
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
     struct epilogue y;
 };
@@ -77,7 +78,8 @@ static inline uint32_t linear_slice(const struct linear_form *f, size_t n_row, u
     const uint32_t most = (far ? far : slice_bytes(n_row, n_tile)) / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
     LINEAR_ASSUME(n_slice > 0); /* there is K */
-    return n_row <= LINEAR_ONE_PASS ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
+    return n_row <= LINEAR_ONE_PASS || f->part ? f->n_k
+                                               : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
 }
 
 /* Tile i of n_tile; `last`: it finishes its sums. */
@@ -113,7 +115,10 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
         t.is_far = n_tile > 1 && n_tile <= LINEAR_FAR && linear_far_bytes();
-        t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead : next;
+        t.part = f->part;
+        t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead
+                   : t.part                 ? (const char *)t.w + t.part * f->k_bytes
+                                            : next;
         if (last && n_row > LINEAR_ONE_PASS) /* no tile prefetches the scales */
             linear_prefetch_all(w + f->n_k * f->k_bytes, w + f->panel_bytes);
         /* tiles of equal size, so that no tile has one row only */
@@ -180,6 +185,7 @@ static inline void linear_tile_loop(const struct linear_args *a, const struct ke
         .k_bytes = k_bytes,
         .ahead = kern_ahead(KERN_PRODUCT_FLOATS),
         .k_step = 2,
+        .part = a->n_row > LINEAR_ONE_PASS ? slice_part(a->n_row, (uint32_t)k_bytes) : 0,
         .n_k = a->w.n_in,
         .n_row = a->n_row,
         .n_out = a->w.n_out,

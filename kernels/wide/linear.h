@@ -13,13 +13,37 @@
 
 #define FLUSH_SUBNORMAL 0x8040u /* MXCSR: FTZ and DAZ */
 
-INLINE void tile_strips(const struct linear_tile *t, const int rows, const enum kind kind)
+INLINE void tile_part(const struct linear_tile *t, const struct form f)
 {
     const struct linear_tile local = *t; /* a local copy, which load_again() does not invalidate */
-    const int whole = rows == 1 || rows * VECS <= VEC_SUMS;
-    const struct form f = {rows, whole ? VECS : rows * 2 <= VEC_SUMS ? 2 : 1, kind};
     for (uint32_t lane = 0; lane < KERN_PANEL; lane += 16 * (uint32_t)f.n_vec)
         tile_strip(&local, f, lane);
+}
+
+/* A slice in its parts. */
+INLINE void tile_parts(const struct linear_tile *t, const struct form f)
+{
+    const size_t k_bytes = KERN_PANEL * (f.kind == W_F32 ? 4u : 2u);
+    const uint32_t n = t->part;
+    struct linear_tile part = *t;
+    for (uint32_t k = 0; k < t->n_k; k += n) {
+        part.n_k = t->n_k - k < n ? t->n_k - k : n;
+        tile_part(&part, f);
+        part.x = (const float *)part.x + part.n_k;
+        part.w = (const char *)part.w + part.n_k * k_bytes;
+        part.next.p += part.n_k / 2 * part.next.step;
+        part.first = 0;
+    }
+}
+
+INLINE void tile_strips(const struct linear_tile *t, const int rows, const enum kind kind)
+{
+    const int whole = rows == 1 || rows * VECS <= VEC_SUMS;
+    const struct form f = {rows, whole ? VECS : rows * 2 <= VEC_SUMS ? 2 : 1, kind};
+    if (whole || rows > (int)SLICE_ROWS || !t->part)
+        tile_part(t, f);
+    else
+        tile_parts(t, f);
 }
 
 /* n values of bf16 as f32, and a zero behind an odd number of them. */

@@ -64,10 +64,10 @@ static enum q_code look(const struct pending_control *w, bool *fulfilled, struct
         const struct link_engine *g = link_engine(engines_link(all, i));
         if (!w->told[i])
             continue;
-        if (g->instance != w->told[i])
-            return q_fail(e, Q_UNAVAILABLE,
-                          "the engine%s was restarted and lost this command; retry",
-                          engines_name(all, i));
+        if (g->instance != w->told[i] || link_is_away(engines_link(all, i)))
+            return q_fail(e, Q_UNAVAILABLE, "the engine%s was %s this command; retry",
+                          engines_name(all, i),
+                          g->instance != w->told[i] ? "restarted and lost" : "lost with");
         if (!w->order_id && is_in_state(g, &w->control))
             continue;
         *fulfilled = false;
@@ -185,6 +185,16 @@ static void wait_for(struct app *a, struct http_exchange *x, const struct pendin
     http_on_gone(x, on_client_gone, w);
 }
 
+/* Running requests during a reload, if the request does not say: those of a paused engine stay. */
+static FALLIBLE tell(struct link *to, const struct msg_command *command, struct q_err *e)
+{
+    const struct link_engine *g = link_engine(to);
+    struct msg_command m = *command;
+    if (m.mode == IN_FLIGHT_MODES)
+        m.mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT;
+    return link_command(to, &m, e);
+}
+
 /* Send a state or a command to each engine. Errors: Q_UNAVAILABLE. */
 static FALLIBLE tell_all(struct app *a, const struct msg_control *state,
                          const struct msg_command *command, struct q_err *e)
@@ -192,7 +202,9 @@ static FALLIBLE tell_all(struct app *a, const struct msg_control *state,
     enum q_code rc = engines_need_all(a->engines, e);
     for (uint32_t i = 0; i < engines_n(a->engines) && !rc; i++) {
         struct link *to = engines_link(a->engines, i);
-        rc = state ? link_control(to, state, e) : link_command(to, command, e);
+        rc = state ? link_control(to, state, e) : tell(to, command, e);
+        if (rc && i) /* its connection broke this moment */
+            say_engine(e, engines_name(a->engines, i));
     }
     return rc;
 }
@@ -415,12 +427,7 @@ void on_reload_weights(void *app, struct http_exchange *x)
     json_t *body = NULL;
     if (!app_available(a, x, on_reload_weights))
         return;
-    const struct link_engine *g = engines_info(a->engines);
-    /* The pause command has already determined the treatment of running requests. */
-    struct msg_command m = {
-        .kind = ENGINE_COMMAND_RELOAD,
-        .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT,
-    };
+    struct msg_command m = {.kind = ENGINE_COMMAND_RELOAD, .mode = IN_FLIGHT_MODES};
     enum q_code rc = text.n ? json_body(&body, text.data, text.n, &e) : Q_OK;
     if (rc == Q_OK)
         rc = read_reload(&m, body, &e);

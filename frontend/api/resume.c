@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests with the header Last-Event-ID. Each engine is asked for the kept stream; until the one
- * that has it replies, or all others, the request is pending. A timer ends one whose engines are
- * lost or do not reply. */
+/* Requests with the header Last-Event-ID. Each engine is asked for the kept stream; until all have
+ * replied the request is pending. Several may have it, if it has moved: the one that has most of it
+ * is taken. A timer ends a request whose engines are lost or do not reply. */
 #include <string.h>
 #include "common/clock.h"
 #include "common/mem.h"
@@ -11,6 +11,7 @@
 
 #define PENDING_EVERY_MS 50
 #define PENDING_MAX_MS   10000
+#define BETTER_MAX_MS    1000 /* for engines that have not replied, once one has the stream */
 
 struct pending_resume {
     struct pending_resume *next;
@@ -21,6 +22,9 @@ struct pending_resume {
     uint64_t order_id;
     uint64_t asked[ENGINES_MAX]; /* instances that have not replied; 0 = none */
     struct q_err missing;        /* the first reply of an engine that does not have it */
+    struct buf best;             /* the best reply so far, encoded; empty: none has it */
+    uint64_t best_tokens;
+    uint32_t best_from;
     int64_t until_ms;
 };
 
@@ -46,6 +50,7 @@ static void end_pending(struct pending_resume *w)
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
+    buf_release(&w->best);
     uv_close((uv_handle_t *)&w->timer, on_closed);
 }
 
@@ -82,16 +87,63 @@ static void end_missing(struct pending_resume *w)
     end_with(w, w->missing.code, w->missing.message);
 }
 
+static void go_on(struct pending_resume *w)
+{
+    struct app *a = w->app;
+    struct http_exchange *x = w->x;
+    struct kept_stream *k = w->stream;
+    struct buf best = w->best;
+    struct link *from = engines_link(a->engines, w->best_from);
+    struct arena arena = ARENA_INIT(PROTO_FRAME_MAX);
+    struct msg_stream_resumed m = {0};
+    struct q_err e = Q_ERR_INIT;
+    w->best = (struct buf)BUF_INIT;
+    http_on_gone(x, NULL, NULL);
+    end_pending(w);
+    if (msg_stream_resumed_decode(&m, best.data, best.len, &arena, &e) == Q_OK) {
+        job_resume(a, x, from, &m, k);
+    } else {
+        kept_stream_free(k);
+        reply_error(x, e.code, e.message);
+    }
+    arena_release(&arena);
+    buf_release(&best);
+}
+
 static void on_pending(uv_timer_t *timer)
 {
     struct pending_resume *w = timer->data;
     const struct engines *all = w->app->engines;
-    bool is_lost = clock_ms() >= w->until_ms;
-    for (uint32_t i = 0; i < engines_n(all); i++)
-        is_lost =
-            is_lost || (w->asked[i] && link_engine(engines_link(all, i))->instance != w->asked[i]);
-    if (is_lost)
+    bool waits = false, is_lost = false;
+    for (uint32_t i = 0; i < engines_n(all); i++) {
+        const bool is_other = link_engine(engines_link(all, i))->instance != w->asked[i];
+        is_lost = is_lost || (w->asked[i] && is_other);
+        waits = waits || (w->asked[i] && !is_other);
+    }
+    if (clock_ms() < w->until_ms && (w->best.len ? waits : !is_lost))
+        return;
+    if (w->best.len)
+        go_on(w);
+    else
         end_with(w, Q_UNAVAILABLE, "the engine was lost or does not reply; retry");
+}
+
+/* Keep a reply if it has more of the stream than the one before. */
+static void keep_best(struct pending_resume *w, uint32_t from, const struct msg_stream_resumed *m)
+{
+    struct buf copy = BUF_INIT;
+    if (w->best.len && m->tokens.n <= w->best_tokens)
+        return;
+    if (msg_stream_resumed_encode(m, &copy, &w->missing)) {
+        buf_release(&copy);
+        return;
+    }
+    if (!w->best.len && w->until_ms > clock_ms() + BETTER_MAX_MS)
+        w->until_ms = clock_ms() + BETTER_MAX_MS;
+    buf_release(&w->best);
+    w->best = copy;
+    w->best_tokens = m->tokens.n;
+    w->best_from = from;
 }
 
 static void say(struct q_err *e, enum q_code code, struct proto_str message)
@@ -111,22 +163,18 @@ void resume_answered(void *app, uint32_t from, const struct msg_stream_resumed *
     if (!w)
         return;
     const enum q_code code = control_code_of(m->code);
-    if (code == Q_OK) {
-        struct http_exchange *x = w->x;
-        struct kept_stream *k = w->stream;
-        http_on_gone(x, NULL, NULL);
-        end_pending(w);
-        job_resume(a, x, engines_link(a->engines, from), m, k);
-        return;
-    }
     bool waits = false;
     w->asked[from] = 0;
+    if (code == Q_OK)
+        keep_best(w, from, m);
     for (uint32_t i = 0; i < engines_n(a->engines); i++)
         waits = waits || w->asked[i];
     /* Of two errors the one that is not "not found" says more. */
-    if (w->missing.code == Q_OK || w->missing.code == Q_NOT_FOUND)
+    if (code && (w->missing.code == Q_OK || w->missing.code == Q_NOT_FOUND))
         say(&w->missing, code, m->message);
-    if (!waits)
+    if (!waits && w->best.len)
+        go_on(w);
+    else if (!waits)
         end_missing(w);
 }
 

@@ -8,7 +8,8 @@
 
 #define WAYS             8u
 #define SETS             (AFFINITY_ENTRIES / WAYS)
-#define ITEMS_MAX_HASHED 256u /* of a prompt; behind them it has no keys */
+#define ITEM_ENDS        16384u /* bytes */
+#define ITEMS_MAX_HASHED 256u   /* of a prompt; behind them it has no keys */
 
 struct entry {
     uint64_t key;
@@ -52,6 +53,14 @@ static bool read_items(struct hashed_items *h, const struct generation *f)
            item_wire_read(h->items, h->n, &m, NULL, 0, &none) == Q_OK;
 }
 
+/* An item may have megabytes, and this is the loop's thread: its first and last bytes will do. */
+static uint64_t add_ends(const struct item_array *i, uint64_t key)
+{
+    const size_t n = i->n_byte < ITEM_ENDS ? i->n_byte : ITEM_ENDS;
+    key = XXH3_64bits_withSeed(i->data, n, key);
+    return XXH3_64bits_withSeed((const char *)i->data + (i->n_byte - n), n, key);
+}
+
 /* Mix in the items before `end`. */
 static uint64_t add_items(struct hashed_items *h, uint32_t end, uint64_t key)
 {
@@ -59,7 +68,7 @@ static uint64_t add_items(struct hashed_items *h, uint32_t end, uint64_t key)
         const struct item_array *i = &h->items[h->at];
         key = XXH3_64bits_withSeed(i->modality, strlen(i->modality), key);
         key = XXH3_64bits_withSeed(i->dims, i->n_dim * sizeof *i->dims, key);
-        key = XXH3_64bits_withSeed(i->data, i->n_byte, key);
+        key = add_ends(i, key);
     }
     return key;
 }

@@ -5,11 +5,13 @@
 
 #include <string.h>
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "frontend/link/adapter_list.h"
 #include "frontend/link/engines_internal.h"
 
-#define ALL UINT64_MAX
+#define ALL             UINT64_MAX
+#define SETTLE_EVERY_MS 100 /* while nothing changes: one that waits may fit elsewhere by now */
 
 static bool is_up(const struct link *l)
 {
@@ -186,12 +188,23 @@ static bool on_full(void *ctx, struct generation *f)
     f->refused_by |= (uint64_t)1 << c->at;
     if (g->n == 1 || (f->request && f->request->n != 1))
         return false;
-    to = engines_choose_next(g, f, c, ~f->refused_by);
+    to = engines_choose_next(g, f, c, ~f->refused_by, true);
     if (!to)
         return false;
     give(g, f, c, to);
     link_pump(to->link);
     return true;
+}
+
+/* Of the engines beside it, one is there or may come. */
+static bool has_others(void *ctx)
+{
+    const struct engine *c = ctx;
+    const struct engines *g = c->set;
+    for (uint32_t i = 0; i < g->n; i++)
+        if (i != c->at && g->all[i].link->state != LINK_REFUSED && !link_is_away(g->all[i].link))
+            return true;
+    return false;
 }
 
 struct link_config engines_link_config(struct engines *g, uint32_t i)
@@ -205,6 +218,7 @@ struct link_config engines_link_config(struct engines *g, uint32_t i)
     c.on_command_done = on_command_done;
     c.on_stream_resumed = on_stream_resumed;
     c.on_full = on_full;
+    c.has_others = has_others;
     c.ctx = &g->all[i];
     return c;
 }
@@ -224,20 +238,30 @@ static struct engine *engine_of_request(struct engines *g, const struct generati
     return l && l->state == LINK_UP ? engine_of(g, l) : NULL;
 }
 
-static struct engine *next_for(struct engines *g, struct generation *f, const struct engine *from)
+/* With the others of its request, unless that engine cannot take it. None goes while `from` still
+ * computes others of the request, nor one that was lost with two engines. */
+static struct engine *next_for(struct engines *g, const struct generation *f,
+                               const struct engine *from)
 {
     const struct engine *with = engine_of_request(g, f);
-    if (f->was_lost && f->is_moved)
+    struct engine *to = NULL;
+    if ((f->was_lost && f->is_moved) ||
+        (f->request && f->request->link == from->link && f->request->n_submitted))
         return NULL;
-    return engines_choose_next(g, f, from, with ? (uint64_t)1 << with->at : ALL);
+    if (with)
+        to = engines_choose_next(g, f, from, (uint64_t)1 << with->at, false);
+    return to ? to : engines_choose_next(g, f, from, ALL, false);
 }
 
-static uint32_t leave(struct engines *g, const struct engine *from)
+/* begun: those that an engine has accepted, else the others. link_move puts the former at the head,
+ * so the last one goes first. */
+static uint32_t leave(struct engines *g, const struct engine *from, bool begun)
 {
+    const struct generation_list *list = &from->link->waiting;
     uint32_t n = 0;
-    for (struct generation *f = from->link->waiting.first, *next; f; f = next) {
-        const struct engine *to = next_for(g, f, from);
-        next = f->next;
+    for (struct generation *f = begun ? list->last : list->first, *next; f; f = next) {
+        next = begun ? f->prev : f->next;
+        const struct engine *to = (f->taken || f->emitted.n) == begun ? next_for(g, f, from) : NULL;
         if (!to)
             continue;
         f->refused_by = 0;
@@ -249,13 +273,17 @@ static uint32_t leave(struct engines *g, const struct engine *from)
 
 void engines_settle(struct engines *g)
 {
+    const int64_t now = clock_ms();
     uint32_t n = 0;
-    if (!g->is_unsettled || g->n == 1)
+    if (g->n == 1 || (!g->is_unsettled && now - g->settled_ms < SETTLE_EVERY_MS))
         return;
     g->is_unsettled = false;
+    g->settled_ms = now;
     for (uint32_t i = 0; i < g->n; i++) {
         const struct engine *from = &g->all[i];
-        const uint32_t n_gone = from->link->state != LINK_UP ? leave(g, from) : 0;
+        uint32_t n_gone = 0;
+        if (from->link->state != LINK_UP && from->link->waiting.n)
+            n_gone = leave(g, from, true) + leave(g, from, false);
         if (n_gone)
             log_info("link%s: %u open requests go on with other engines", from->name, n_gone);
         n += n_gone;
@@ -325,7 +353,9 @@ FALLIBLE engines_open(struct engines *g, struct generation *f, struct q_err *e)
     struct engine *to = &g->all[0];
     if (g->n > 1) {
         const struct engine *with = engine_of_request(g, f);
-        to = engines_choose(g, f, with ? (uint64_t)1 << with->at : ALL);
+        const struct link *before = f->n_begun && f->request ? f->request->link : NULL;
+        const uint64_t fit = before ? engines_that_go_on(g, f, before) : ALL;
+        to = engines_choose(g, f, with ? (uint64_t)1 << with->at : fit);
         f->n_prefill = g->n_prefill;
     }
     if (g->affinity)

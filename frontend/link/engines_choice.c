@@ -33,23 +33,34 @@ static enum rank rank_of(const struct link *l)
 }
 
 /* Tokens that it computes for others, or beside them, before this one's answer: prompts that wait,
- * and half of the output of each open request, of which the rest is as likely to be near. */
+ * and half of the output of each open request, of which the rest is as likely to be near. One that
+ * fails its requests at once has none open and is no better for it. */
 static double load_of(const struct engines *g, const struct link *l)
 {
     double mean = 0;
     for (uint32_t i = 0; i < g->n; i++)
         mean += g->all[i].link->mean_output / g->n;
-    return (double)l->n_prefill + ((double)link_n_open(l) + l->n_others) * mean / 2;
+    const double n_open = (double)link_n_open(l) + l->n_others;
+    return (double)l->n_prefill + (n_open / 2 + l->n_failing) * mean;
 }
 
+enum fit { FIT_NEVER, FIT_LATER, FIT_NOW };
+
 /* Has it what the generation needs? What an engine has is known once it has been up. */
-static bool serves(const struct link *l, const struct generation *f)
+static enum fit fit_of(const struct link *l, const struct generation *f)
 {
+    const uint64_t n_token = f->fits_max_tokens ? 0 : f->params.max_tokens;
     struct q_err none = Q_ERR_INIT;
     struct adapter_entry adapter;
-    return !l->engine.instance ||
-           ((!f->adapter || adapter_list_find(&l->engine.adapters, f->adapter, &adapter)) &&
-            link_check_items(l, f, &none) == Q_OK);
+    if (link_n_open(l) >= LINK_FLOWS_MAX)
+        return FIT_LATER;
+    if (!l->engine.instance)
+        return FIT_NOW;
+    if ((f->adapter && !adapter_list_find(&l->engine.adapters, f->adapter, &adapter)) ||
+        (!f->counts_only && f->n_prompt + n_token > l->engine.max_model_len))
+        return FIT_NEVER;
+    const enum q_code rc = link_check_items(l, f, &none);
+    return rc == Q_OK ? FIT_NOW : rc == Q_NO_SPACE ? FIT_LATER : FIT_NEVER;
 }
 
 struct engine *engines_choose(struct engines *g, const struct generation *f, uint64_t of)
@@ -67,9 +78,11 @@ struct engine *engines_choose(struct engines *g, const struct generation *f, uin
         if (!(of >> c->at & 1))
             continue;
         any = any ? any : c;
-        if (!serves(c->link, f))
+        const enum fit fit = fit_of(c->link, f);
+        if (fit == FIT_NEVER)
             continue;
-        const enum rank rank = rank_of(c->link);
+        enum rank rank = rank_of(c->link);
+        rank = fit == FIT_LATER && rank == RANK_READY ? RANK_FULL : rank;
         const double cost = load_of(g, c->link) - cached[c->at];
         if (rank > best_rank || (rank == best_rank && cost >= least))
             continue;
@@ -85,7 +98,7 @@ struct engine *engines_choose(struct engines *g, const struct generation *f, uin
 static bool goes_on(const struct link *from, const struct link *l, const struct generation *f)
 {
     struct adapter_entry before, now;
-    if (f->emitted.n == f->n_begun && !f->n_prompt_row)
+    if (!f->emitted.n && !f->n_begun && !f->n_prompt_row)
         return true;
     if (strcmp(from->engine.fingerprint, l->engine.fingerprint) != 0)
         return false;
@@ -94,14 +107,28 @@ static bool goes_on(const struct link *from, const struct link *l, const struct 
                            !strcmp(before.fingerprint, now.fingerprint));
 }
 
+uint64_t engines_that_go_on(const struct engines *g, const struct generation *f,
+                            const struct link *from)
+{
+    uint64_t fit = 0;
+    for (uint32_t i = 0; i < g->n; i++)
+        if (g->all[i].link == from || goes_on(from, g->all[i].link, f))
+            fit |= (uint64_t)1 << i;
+    return fit;
+}
+
 struct engine *engines_choose_next(struct engines *g, const struct generation *f,
-                                   const struct engine *from, uint64_t of)
+                                   const struct engine *from, uint64_t of, bool awake)
 {
     uint64_t fit = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const struct link *l = g->all[i].link;
-        if (i != from->at && l->state == LINK_UP && serves(l, f) && goes_on(from->link, l, f))
+        const enum rank rank = rank_of(l);
+        const bool is_better = rank <= (awake ? RANK_FULL : RANK_ASLEEP) ||
+                               (from->link->state == LINK_REFUSED && rank == RANK_AWAY);
+        if (i != from->at && is_better && fit_of(l, f) == FIT_NOW)
             fit |= (uint64_t)1 << i;
     }
+    fit &= engines_that_go_on(g, f, from->link);
     return fit & of ? engines_choose(g, f, fit & of) : NULL;
 }

@@ -31,6 +31,7 @@ struct engines {
     uint32_t turn;      /* breaks ties of prompts without keys */
     struct link_engine info;
     bool is_unsettled; /* a link has changed since engines_settle */
+    int64_t settled_ms;
     struct engines_loop *loop;
 };
 
@@ -46,8 +47,12 @@ void engines_settle(struct engines *g);
 /* The best engine for a generation among those whose bit is in `of`; NULL: none of them can take it
  * now or later. Sets g->keys and g->n_prefill. */
 struct engine *engines_choose(struct engines *g, const struct generation *f, uint64_t of);
-/* The same for one that is at `from`: an engine that is up and may go on with what it has. */
+/* The same for one that is at `from`: an engine that is up (if awake: and takes requests) and may
+ * go on with what it has; if `from` is refused, one that may come as well. */
 struct engine *engines_choose_next(struct engines *g, const struct generation *f,
-                                   const struct engine *from, uint64_t of);
+                                   const struct engine *from, uint64_t of, bool awake);
+/* The engines that go on with its tokens, which are of the engine behind `from`: bits. */
+uint64_t engines_that_go_on(const struct engines *g, const struct generation *f,
+                            const struct link *from);
 
 #endif

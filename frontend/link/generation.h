@@ -35,7 +35,7 @@ struct link_tokens {     /* output for a generation; borrowed during the call */
 struct generation;
 struct generation_list;
 struct generation_calls { /* after on_error, or on_tokens with a finish, the generation is closed;
-                          link_close is * still required */
+                          link_close is still required */
     void (*on_tokens)(struct generation *f, const struct link_tokens *t);
     void (*on_error)(struct generation *f, enum q_code code, const char *message,
                      uint32_t retry_after_ms);

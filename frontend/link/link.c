@@ -28,7 +28,8 @@
 #define STALL_WARN_MS    10000
 #define LATE_MS          1000 /* a loop whose tick comes so late did not run meanwhile */
 #define REFUSED_LOG_MS   10000
-#define OUTPUT_GUESS     256 /* tokens of a generation before any has finished */
+#define OUTPUT_GUESS     256  /* tokens of a generation before any has finished */
+#define FAILING_KEPT     0.95 /* a tick: half of it in 0.7 s */
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
 {
@@ -102,11 +103,32 @@ void link_withdraw(struct link *l, struct generation *f)
     generation_drop_items(l, f);
 }
 
+static void note(struct link *l, enum metric m, double value, double more)
+{
+    double *all = &l->set.totals->of[m];
+    *all = l->set.totals == &l->own ? value : *all + more;
+    l->noted.of[m] = value;
+    metric_set(m, *all);
+}
+
 void link_note(struct link *l, enum metric m, double value)
 {
-    l->set.totals->of[m] += value - l->noted.of[m];
-    l->noted.of[m] = value;
-    metric_set(m, l->set.totals->of[m]);
+    note(l, m, value, value - l->noted.of[m]);
+}
+
+void link_count(struct link *l, enum metric m, double value)
+{
+    note(l, m, value, value < l->noted.of[m] ? value : value - l->noted.of[m]);
+}
+
+void link_note_gone(struct link *l)
+{
+    static const enum metric gauges[] = {
+        METRIC_RUNNING,    METRIC_WAITING,        METRIC_SWAPPED,
+        METRIC_KV_USED,    METRIC_KV_TOTAL,       METRIC_SWAP_USED,
+        METRIC_SWAP_TOTAL, METRIC_ENGINE_TENANTS, METRIC_ENGINE_DRAINING};
+    for (size_t i = 0; i < sizeof gauges / sizeof *gauges && l->set.totals != &l->own; i++)
+        link_note(l, gauges[i], 0);
 }
 
 void link_note_open(struct link *l)
@@ -271,7 +293,10 @@ void link_move(struct link *l, struct generation *f, struct link *to, uint32_t n
     f->link = to;
     f->n_prefill = n_prefill;
     to->n_prefill += n_prefill;
-    generation_list_add(&to->waiting, f);
+    if (f->taken || f->emitted.n)
+        generation_list_push(&to->waiting, f);
+    else
+        generation_list_add(&to->waiting, f);
     link_note_open(to);
 }
 
@@ -333,6 +358,9 @@ void link_go_down(struct link *l, const char *reason)
     else if (l->state != LINK_CONNECTING)
         log_warning("link%s: %s", l->set.name, reason);
     link_suspect_lost(l);
+    link_note_gone(l);
+    for (struct generation *f = l->waiting.first; f; f = f->next)
+        f->since_ms = clock_ms(); /* until now they waited for room */
     while (l->running.last && l->set.no_replay) {
         link_add_abort(l, l->running.last->wire_id);
         link_fail(l, l->running.last, Q_UNAVAILABLE,
@@ -353,9 +381,11 @@ void link_go_down(struct link *l, const char *reason)
 static void expire(struct link *l, int64_t now)
 {
     char message[LINK_REASON_MAX + 32];
+    const bool is_hopeless =
+        l->state == LINK_REFUSED && !(l->set.has_others && l->set.has_others(l->set.ctx));
     for (struct generation *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
-        if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
+        if (is_hopeless || now - f->since_ms > l->set.engine_timeout_ms) {
             snprintf(message, sizeof message, "the engine is not available: %s", l->reason);
             link_fail(l, f, Q_UNAVAILABLE, message, 1000);
             next = l->waiting.first; /* the callback may have closed other generations */
@@ -378,6 +408,7 @@ void link_tick(struct link *l)
     Q_ASSERT(l->send);
     int64_t now = clock_ms();
     note_tick(l, now);
+    l->n_failing *= FAILING_KEPT;
     int64_t silence_ms = (int64_t)l->heartbeat_ms * SILENCE_BEATS;
     if (silence_ms < SILENCE_MIN_MS)
         silence_ms = SILENCE_MIN_MS;

@@ -49,6 +49,8 @@ struct link_config {     /* borrowed while link_new runs; strings as long as the
     void (*on_stream_resumed)(void *ctx, const struct msg_stream_resumed *m); /* likewise */
     /* The engine has no room for a new generation. True: it was moved (link_move) or closed. */
     bool (*on_full)(void *ctx, struct generation *f); /* likewise */
+    /* May another engine take the generations of one that does not match? NULL: no. */
+    bool (*has_others)(void *ctx);
     void *ctx;
 };
 
@@ -78,8 +80,8 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
 /* Close the connection; open generations are dropped without a call. */
 void link_free(struct link *l);
 /* Give an open generation to another link, where it waits as if it had been opened there; what it
- * has received stays. n_prefill: as in the generation. The engine aborts it. The caller submits it:
- * link_pump. */
+ * has received stays; what an engine had accepted goes first. n_prefill: as in the generation. The
+ * engine aborts it. The caller submits it: link_pump. */
 void link_move(struct link *l, struct generation *f, struct link *to, uint32_t n_prefill);
 enum link_state link_state(const struct link *l);
 /* Not connected for so long that a new generation does not wait for it. */

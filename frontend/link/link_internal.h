@@ -62,6 +62,7 @@ struct link {
     /* Load, for the choice of an engine. */
     uint64_t n_prefill;            /* sum over its open generations that have no token */
     uint32_t n_others;             /* requests of other frontends, by the last heartbeat */
+    double n_failing;              /* generations that it failed, the last ones */
     double mean_output;            /* tokens of a generation, of the last ones that finished */
     struct link_totals noted, own; /* its part of set.totals; those of the only link */
 };
@@ -99,6 +100,9 @@ void link_note_state(struct link *l); /* in the metrics */
 void link_note_open(struct link *l);
 /* Set a metric to the sum over the links, of which this one's part is now `value`. */
 void link_note(struct link *l, enum metric m, double value);
+/* The same for a counter of the engine, which begins again with a restart. */
+void link_count(struct link *l, enum metric m, double value);
+void link_note_gone(struct link *l); /* what it has now is nothing, if there are other links */
 /* It leaves its list for good. */
 void link_drop(struct link *l, struct generation *f);
 /* Its prompt is computed, or is not computed here. */

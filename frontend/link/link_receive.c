@@ -46,7 +46,7 @@ static void end_unfit(struct link *l, const struct msg_hello *m)
              now, l->engine.fingerprint);
     for (struct generation *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
-        if (f->emitted.n == f->n_begun && !f->n_prompt_row)
+        if (!f->emitted.n && !f->n_prompt_row)
             continue;
         log_error("link: a request failed: %s", message);
         link_fail(l, f, Q_MISMATCH, message, 0);
@@ -193,6 +193,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             link_probe(l); /* the engine may not know this frontend any more */
         return;
     }
+    l->n_failing += found == Q_INTERNAL;
     if (found != Q_NO_SPACE || !l->set.on_full || !l->set.on_full(l->set.ctx, f))
         link_fail(l, f, found, message, m->retry_after_ms);
     link_pump(l);
@@ -207,28 +208,36 @@ static void show_speculation(struct link *l, const struct msg_heartbeat *m)
     for (size_t i = 0; i < m->accepted_at.n; i++) {
         n_accepted += (double)m->accepted_at.data[i];
         if (i < sizeof places / sizeof *places)
-            link_note(l, places[i], (double)m->accepted_at.data[i]);
+            link_count(l, places[i], (double)m->accepted_at.data[i]);
     }
-    link_note(l, METRIC_DRAFTS, (double)m->n_draft);
-    link_note(l, METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
-    link_note(l, METRIC_ACCEPTED, n_accepted);
-    link_note(l, METRIC_FORCED_TOKENS, (double)m->n_forced_token);
-    link_note(l, METRIC_FORCED_ACCEPTED, (double)m->n_forced_accepted);
+    link_count(l, METRIC_DRAFTS, (double)m->n_draft);
+    link_count(l, METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
+    link_count(l, METRIC_ACCEPTED, n_accepted);
+    link_count(l, METRIC_FORCED_TOKENS, (double)m->n_forced_token);
+    link_count(l, METRIC_FORCED_ACCEPTED, (double)m->n_forced_accepted);
 }
 
+/* Tokens of each step, in buckets. */
 static void show_iterations(struct link *l, const struct msg_heartbeat *m)
 {
-    struct link_totals *all = l->set.totals;
+    struct link_totals *all = l->set.totals, *noted = &l->noted;
     const size_t n = m->iteration_tokens.n;
     const double n_token = (double)(m->prompt_tokens + m->generation_tokens);
+    const bool again = n_token < noted->of[METRIC_ITERATION]; /* the engine was restarted */
     if (n > sizeof all->iterations / sizeof *all->iterations)
         return;
-    for (size_t i = 0; i < n; i++) { /* fewer than before, if the engine was restarted */
-        all->iterations[i] += m->iteration_tokens.data[i] - l->noted.iterations[i];
-        l->noted.iterations[i] = m->iteration_tokens.data[i];
+    if (again)
+        memset(noted->iterations, 0, sizeof noted->iterations);
+    if (again && all == &l->own) /* as its other counters */
+        memset(all->iterations, 0, sizeof all->iterations);
+    for (size_t i = 0; i < n; i++) {
+        all->iterations[i] += m->iteration_tokens.data[i] - noted->iterations[i];
+        noted->iterations[i] = m->iteration_tokens.data[i];
     }
-    all->of[METRIC_ITERATION] += n_token - l->noted.of[METRIC_ITERATION];
-    l->noted.of[METRIC_ITERATION] = n_token;
+    all->of[METRIC_ITERATION] += n_token - (again ? 0 : noted->of[METRIC_ITERATION]);
+    noted->of[METRIC_ITERATION] = n_token;
+    if (all == &l->own)
+        all->of[METRIC_ITERATION] = n_token;
     metric_set_buckets(METRIC_ITERATION, all->iterations, (uint32_t)n, all->of[METRIC_ITERATION]);
 }
 
@@ -257,8 +266,8 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     link_note(l, METRIC_KV_USED, m->kv_blocks_used);
     link_note(l, METRIC_KV_TOTAL, m->kv_blocks_total);
     show_usage(METRIC_KV_USAGE, METRIC_KV_USED, METRIC_KV_TOTAL);
-    link_note(l, METRIC_STEP_GAPS, (double)m->n_gap);
-    link_note(l, METRIC_STEP_GAP_SECONDS, (double)m->gap_us * 1e-6);
+    link_count(l, METRIC_STEP_GAPS, (double)m->n_gap);
+    link_count(l, METRIC_STEP_GAP_SECONDS, (double)m->gap_us * 1e-6);
     link_note(l, METRIC_SWAP_USED, m->swap_blocks_used);
     link_note(l, METRIC_SWAP_TOTAL, m->swap_blocks_total);
     show_usage(METRIC_SWAP_USAGE, METRIC_SWAP_USED, METRIC_SWAP_TOTAL);
@@ -267,15 +276,15 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     link_note(l, METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
     link_note(l, METRIC_ENGINE_ABORTED, (double)m->n_aborted);
     link_note(l, METRIC_ENGINE_TENANTS, m->n_tenant);
-    link_note(l, METRIC_TIMEOUTS, (double)m->n_timeout);
-    link_note(l, METRIC_PUSHED_OUT, (double)m->n_pushed_out);
-    link_note(l, METRIC_PREEMPTIONS, (double)m->n_preemption);
-    link_note(l, METRIC_PREEMPTIONS_SWAP, (double)m->n_swap_out);
-    link_note(l, METRIC_PREEMPTIONS_RECOMPUTE, (double)m->n_preemption - (double)m->n_swap_out);
-    link_note(l, METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
-    link_note(l, METRIC_PREFIX_HITS, (double)m->prefix_hits);
-    link_note(l, METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);
-    link_note(l, METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
+    link_count(l, METRIC_TIMEOUTS, (double)m->n_timeout);
+    link_count(l, METRIC_PUSHED_OUT, (double)m->n_pushed_out);
+    link_count(l, METRIC_PREEMPTIONS, (double)m->n_preemption);
+    link_count(l, METRIC_PREEMPTIONS_SWAP, (double)m->n_swap_out);
+    link_count(l, METRIC_PREEMPTIONS_RECOMPUTE, (double)m->n_preemption - (double)m->n_swap_out);
+    link_count(l, METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
+    link_count(l, METRIC_PREFIX_HITS, (double)m->prefix_hits);
+    link_count(l, METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);
+    link_count(l, METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
     show_iterations(l, m);
     show_speculation(l, m);
     l->n_others = n_all > l->running.n ? n_all - l->running.n : 0;
@@ -346,6 +355,7 @@ void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct lin
         f->request->window += f->request->window && seq == 0 && t->n;
     }
     if (t->finish != FINISH_NONE) {
+        l->n_failing += t->finish == FINISH_ERROR;
         l->mean_output += ((double)(f->emitted.n - f->n_begun) - l->mean_output) / OUTPUT_MEMORY;
         link_drop(l, f);
     }

@@ -32,7 +32,8 @@ static bool is_suspect(const struct generation *f)
 void link_suspect_lost(struct link *l)
 {
     for (struct generation *f = l->running.first; f; f = f->next)
-        f->was_lost = f != l->writing && /* without its items it has not begun */
+        f->was_lost = l->state != LINK_DRAINING && /* which ends with what it has */
+                      f != l->writing &&           /* without its items it has not begun */
                       (!l->suspecting || !l->has_trials || f->has_turn);
 }
 

@@ -187,7 +187,8 @@ static int place_of(int i)
     for (int at = 0; at < ENGINES; at++)
         if (seen[i].generation.link == &fakes[at].link)
             return at;
-    return -1;
+    fail_msg("generation %d is at no engine", i);
+    return 0;
 }
 
 /* Open generation i with a prompt of n_token, the first n_same of which are those of all others. */
@@ -477,7 +478,7 @@ static void test_full(void **state)
     for (int n = 0; n < ENGINES; n++) {
         const int at = place_of(0);
         assert_int_equal(seen[0].error, Q_OK);
-        assert_false(been >> at & 1);
+        assert_false(been & 1u << at);
         been |= 1u << at;
         GIVE(at, error,
              {.req_id = seen[0].generation.wire_id,
@@ -599,6 +600,176 @@ static void test_what_is_shown(void **state)
     assert_true(n_change > 0);
 }
 
+/* Tokens that a generation begins with are tokens: they bind it to engines of their fingerprint. */
+static void test_begun_tokens(void **state)
+{
+    (void)state;
+    const uint32_t begun[] = {7, 8};
+    greet(0, 1, "fp", "");
+    requests[0].link = &fakes[0].link; /* which gave them */
+    open_generation(0, (struct generation){
+                           .n_prompt = 10,
+                           .begun = begun,
+                           .n_begun = 2,
+                           .request = &requests[0],
+                       });
+    greet(1, 2, "other", "");
+    lose(0);
+    assert_int_equal(place_of(0), 0);
+    requests[1].link = &fakes[0].link;
+    open_generation(1, (struct generation){
+                           .n_prompt = 10,
+                           .begun = begun,
+                           .n_begun = 2,
+                           .request = &requests[1],
+                       });
+    assert_int_equal(place_of(1), 0);
+    greet(2, 3, "fp", "");
+    engines_settle(&set);
+    assert_true(place_of(0) == 2 && place_of(1) == 2);
+}
+
+/* A submit that crosses with the drain comes back: it goes elsewhere, though nothing changes. */
+static void test_crosses_with_the_drain(void **state)
+{
+    (void)state;
+    greet(0, 1, "fp", "");
+    open_with(0, 100, 0);
+    greet(1, 2, "fp", "");
+    GIVE(0, drain, {.reason = {"", 0}});
+    engines_settle(&set);
+    assert_int_equal(place_of(0), 0);
+    GIVE(0, error,
+         {.req_id = seen[0].generation.wire_id,
+          .code = {"UNAVAILABLE", 11},
+          .message = {"draining", 8}});
+    now_ms += 200;
+    engines_settle(&set);
+    assert_int_equal(place_of(0), 1);
+    assert_int_equal(seen[0].error, Q_OK);
+}
+
+/* An engine that drains and ends is no crash: a request outlives two of them. */
+static void test_two_drains(void **state)
+{
+    (void)state;
+    greet_all();
+    const int first = open_with(0, 100, 0);
+    give_tokens(0, 7, 1, FINISH_NONE);
+    GIVE(first, drain, {.reason = {"", 0}});
+    lose(first);
+    const int second = place_of(0);
+    assert_int_not_equal(second, first);
+    give_tokens(0, 8, 1, FINISH_NONE);
+    GIVE(second, drain, {.reason = {"", 0}});
+    lose(second);
+    assert_int_equal(place_of(0), 3 - first - second);
+    assert_int_equal(submit_of(3 - first - second).emitted.n, 2);
+}
+
+/* It waited for room for long; its engine is lost now, and it has not waited for that. */
+static void test_waited_for_room(void **state)
+{
+    (void)state;
+    greet(0, 1, "fp", "");
+    for (int i = 0; i <= CREDIT; i++)
+        open_with(i, 100, 0);
+    for (int i = 0; i < 40; i++) {
+        now_ms += 50;
+        GIVE(0, heartbeat, {.step = 1});
+        link_tick(&fakes[0].link);
+    }
+    greet(1, 2, "fp", "");
+    fakes[0].is_gone = true;
+    now_ms += 300;
+    link_tick(&fakes[0].link);
+    assert_int_equal(seen[CREDIT].error, Q_OK);
+    engines_settle(&set);
+    assert_int_equal(place_of(CREDIT), 1);
+}
+
+/* An engine of another model gives what waits there to one that may still come; the last one says
+ * why none serves. */
+static void test_refused(void **state)
+{
+    (void)state;
+    open_with(0, 100, 0);
+    const int first = place_of(0);
+    GIVE(first, error, {.code = {"MISMATCH", 8}, .message = {"another model", 13}});
+    link_tick(&fakes[first].link);
+    engines_settle(&set);
+    assert_int_equal(seen[0].error, Q_OK);
+    assert_int_not_equal(place_of(0), first);
+    for (int at = 0; at < ENGINES; at++)
+        GIVE(at, error, {.code = {"MISMATCH", 8}, .message = {"another model", 13}});
+    link_tick(&fakes[place_of(0)].link);
+    assert_int_equal(seen[0].error, Q_UNAVAILABLE);
+    assert_non_null(strstr(seen[0].message, "another model"));
+}
+
+/* One that fails every request at once has none open, and gets few for it. */
+static void test_failing(void **state)
+{
+    (void)state;
+    uint32_t n_failed = 0;
+    greet_all();
+    for (int i = 0; i < FLOWS; i++) {
+        if (open_with(i, 3, 0) != 0)
+            continue;
+        n_failed++;
+        GIVE(0, error,
+             {.req_id = seen[i].generation.wire_id,
+              .code = {"INTERNAL", 8},
+              .message = {"broken", 6}});
+    }
+    assert_in_range(n_failed, 1, 5);
+    for (int i = 0; i < 400; i++)
+        fakes[0].link.n_failing *= 0.95; /* what a tick does: it is forgotten */
+    assert_true(fakes[0].link.n_failing < 0.001);
+}
+
+/* A longer prompt than an engine takes is not for it. */
+static void test_lengths(void **state)
+{
+    (void)state;
+    greet_all();
+    open_generation(0, (struct generation){.n_prompt = 10});
+    for (int i = 1; i < 4; i++) {
+        struct q_err e = Q_ERR_INIT;
+        seen[i].generation =
+            (struct generation){.calls = &calls, .prompt = prompts[0], .n_prompt = 10};
+        sample_params_default(&seen[i].generation.params);
+        seen[i].generation.params.max_tokens = 1002 - 10; /* what the last one takes */
+        assert_ok(engines_open(&set, &seen[i].generation, &e), &e);
+        assert_int_equal(place_of(i), 2);
+    }
+}
+
+/* Counters that begin again with a restart are added up; a lost engine's gauges are nothing. */
+static void test_sums(void **state)
+{
+    (void)state;
+    const uint64_t steps[16] = {5}, more[16] = {2};
+    greet_all();
+    GIVE(0, heartbeat,
+         {.step = 1,
+          .n_running = 3,
+          .kv_blocks_total = 40,
+          .prompt_tokens = 1000,
+          .iteration_tokens = {steps, 16}});
+    GIVE(1, heartbeat, {.step = 1, .prompt_tokens = 5000, .iteration_tokens = {steps, 16}});
+    assert_int_equal(metric_value(METRIC_ENGINE_PROMPT), 6000);
+    assert_int_equal(metric_value(METRIC_ITERATION), 10);
+    lose(0);
+    assert_int_equal(metric_value(METRIC_RUNNING), 0);
+    assert_int_equal(metric_value(METRIC_KV_TOTAL), 0);
+    assert_int_equal(metric_value(METRIC_ENGINE_PROMPT), 6000);
+    greet(0, 9, "fp", "");
+    GIVE(0, heartbeat, {.step = 1, .prompt_tokens = 10, .iteration_tokens = {more, 16}});
+    assert_int_equal(metric_value(METRIC_ENGINE_PROMPT), 6010);
+    assert_int_equal(metric_value(METRIC_ITERATION), 12);
+}
+
 /* on_heartbeat comes when each engine that was asked has answered. */
 static void test_asking(void **state)
 {
@@ -651,6 +822,14 @@ int main(void)
         TEST(test_other_frontends),
         TEST(test_adapters),
         TEST(test_what_is_shown),
+        TEST(test_begun_tokens),
+        TEST(test_crosses_with_the_drain),
+        TEST(test_two_drains),
+        TEST(test_waited_for_room),
+        TEST(test_refused),
+        TEST(test_failing),
+        TEST(test_lengths),
+        TEST(test_sums),
         TEST(test_asking),
         cmocka_unit_test(test_addresses),
     };

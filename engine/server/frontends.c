@@ -310,7 +310,7 @@ static enum q_code reload(struct frontends *p, struct frontend *from, const stru
                           struct q_err *e)
 {
     char dir[PATH_MAX];
-    if (m->path.n >= sizeof dir || memchr(m->path.data, 0, m->path.n))
+    if (m->path.n >= sizeof dir || (m->path.n && memchr(m->path.data, 0, m->path.n)))
         return q_fail(e, Q_INVALID, "weights_path: not a valid path");
     if (m->path.n)
         memcpy(dir, m->path.data, m->path.n);

@@ -49,7 +49,7 @@ enum fit { FIT_NEVER, FIT_LATER, FIT_NOW };
 /* Has it what the generation needs? What an engine has is known once it has been up. */
 static enum fit fit_of(const struct link *l, const struct generation *f)
 {
-    const uint64_t n_token = f->fits_max_tokens ? 0 : f->params.max_tokens;
+    const uint64_t n_output = f->fits_max_tokens || f->params.pools ? 0 : f->params.max_tokens;
     struct q_err none = Q_ERR_INIT;
     struct adapter_entry adapter;
     if (link_n_open(l) >= LINK_FLOWS_MAX)
@@ -57,7 +57,7 @@ static enum fit fit_of(const struct link *l, const struct generation *f)
     if (!l->engine.instance)
         return FIT_NOW;
     if ((f->adapter && !adapter_list_find(&l->engine.adapters, f->adapter, &adapter)) ||
-        (!f->counts_only && f->n_prompt + n_token > l->engine.max_model_len))
+        (!f->counts_only && f->n_prompt + n_output > l->engine.max_model_len))
         return FIT_NEVER;
     const enum q_code rc = link_check_items(l, f, &none);
     return rc == Q_OK ? FIT_NOW : rc == Q_NO_SPACE ? FIT_LATER : FIT_NEVER;

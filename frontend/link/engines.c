@@ -212,7 +212,7 @@ struct link_config engines_link_config(struct engines *g, uint32_t i)
     struct link_config c = g->set.link;
     c.address = g->set.addresses[i];
     c.name = g->all[i].name;
-    c.totals = &g->totals;
+    c.totals = g->n > 1 ? &g->totals : NULL;
     c.on_change = on_change;
     c.on_heartbeat = on_heartbeat;
     c.on_command_done = on_command_done;

@@ -57,10 +57,12 @@ void engines_release(struct engines *g)
     buf_release(&g->info.adapters);
 }
 
-/* Adapters of `from` that `to` does not have. */
+/* Adapters of `from` that `to` does not have. Engines mostly have the same list. */
 static void add_adapters(struct buf *to, const struct buf *from)
 {
     struct adapter_entry a, known;
+    if (to->len == from->len && !memcmp(buf_str(to), buf_str(from), to->len))
+        return;
     for (size_t at = 0; adapter_list_next(from, &at, &a);)
         if (!adapter_list_find(to, a.name, &known))
             buf_add(to, a.name, (size_t)(a.fingerprint + strlen(a.fingerprint) + 1 - a.name));
@@ -101,7 +103,7 @@ static void combine(struct engines *g)
         if (first) {
             g->info = l->engine;
             g->info.adapters = adapters;
-            add_adapters(&g->info.adapters, &l->engine.adapters);
+            buf_add(&g->info.adapters, buf_str(&l->engine.adapters), l->engine.adapters.len);
         } else {
             join(&g->info, &l->engine);
         }

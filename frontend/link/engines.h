@@ -38,6 +38,7 @@ struct engines_config {           /* borrowed while engines_new runs; strings as
 FALLIBLE engines_new(struct engines **out, uv_loop_t *loop, const struct engines_config *c,
                      struct q_err *e);
 void engines_free(struct engines *g); /* open generations are dropped without a call */
+/* The addresses [n] alone, before anything is connected. Errors: Q_INVALID, as engines_new. */
 FALLIBLE engines_check(const char *const *addresses, uint32_t n, struct q_err *e);
 uint32_t engines_n(const struct engines *g);
 struct link *engines_link(const struct engines *g, uint32_t i);

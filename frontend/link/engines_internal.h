@@ -44,11 +44,11 @@ void engines_release(struct engines *g); /* not the links */
 void engines_settle(struct engines *g);
 
 /* engines_choice.c */
-/* The best engine for a generation among those whose bit is in `of`; NULL: none of them can take it
- * now or later. Sets g->keys and g->n_prefill. */
+/* The best engine for a generation among those whose bit is in `of`, one at least; if none of them
+ * can take it, any, whose link says why. Sets g->keys and g->n_prefill. */
 struct engine *engines_choose(struct engines *g, const struct generation *f, uint64_t of);
 /* The same for one that is at `from`: an engine that is up (if awake: and takes requests) and may
- * go on with what it has; if `from` is refused, one that may come as well. */
+ * go on with what it has; if `from` is refused, one that may come as well. NULL: there is none. */
 struct engine *engines_choose_next(struct engines *g, const struct generation *f,
                                    const struct engine *from, uint64_t of, bool awake);
 /* The engines that go on with its tokens, which are of the engine behind `from`: bits. */

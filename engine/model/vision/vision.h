@@ -30,13 +30,14 @@ FALLIBLE vision_describe(struct buf *out, bool *served, const char *dir,
 /* The id that stands for an image in a prompt. */
 uint32_t vision_placeholder(const struct vision *v);
 
+#define VISION_RATIO_MAX 200u /* of the longer to the shorter side */
 /* Can it be resized? Errors: Q_INVALID: "1 x 65535 pixels: …". */
-#define VISION_RATIO_MAX 200u
 FALLIBLE vision_check(struct vision_size image, struct q_err *e);
 /* Rows of the prompt that an image of this size becomes, tokens between its squares included. */
 uint32_t vision_rows(const struct vision *v, struct vision_size image);
 uint32_t vision_rows_max(const struct vision *v);       /* of any image */
 uint32_t vision_rows_of_square(const struct vision *v); /* with tokens before it */
+/* Of an image of this size as it is kept. */
 struct vision_size vision_kept_size(const struct vision *v, struct vision_size image);
 /* vision_keep of vision_image.h. */
 FALLIBLE vision_keep_image(const struct vision *v, unsigned char *to, const unsigned char *rgb,
